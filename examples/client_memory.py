@@ -42,13 +42,8 @@ CLIENTS, TESTED = 60, 8
 SHARE = 0.3
 """Share of the examples of ``remembering`` that begin with lines of a memory."""
 TOKENS = 512
-BEAM = 2
-WAYS: dict[str, tuple[int | None, bool]] = {  # tokens of the memory before a text, and whether terms are consistent
-    "no memory": (None, False),
-    "consistent": (None, True),
-    "memory": (TOKENS, False),
-    "memory for terms alone": (0, True),
-}
+BEAM = 5
+WAYS = ("no memory", "memory")
 ROOM = ("dataset.max_tokens=2300",)  # for lines of a memory
 SYSTEMS: dict[str, tuple[str, ...]] = {  # how each differs from the demo's training
     "plain": ("optimization.max_update=2300", "lr_scheduler.total_num_update=2500"),
@@ -127,19 +122,19 @@ def main() -> None:
 
 
 def evaluated(run: Experiment, raw: Path, out: Path) -> dict[str, Any]:
-    """Return the scores of a model with and without the memories and --consistent."""
+    """Return the scores of a model with and without the memories."""
     model = load_model(run.checkpoint, run.data, "cpu")
     documents, references = read_documents(raw / "test.en"), read_documents(raw / "test.de")
     probes, owners = read_probes(raw / "test.probe.jsonl"), json.loads((raw / "test.clients.json").read_text())
     found = {}
-    for name, (tokens, consistent) in WAYS.items():
+    for name in WAYS:
         hypotheses: list[Any] = [None] * len(documents)
         begun = time.perf_counter()
         for t in tqdm(range(TESTED), desc=f"{run.name}, {name}", unit=" clients"):
-            memory = None if tokens is None else Memory(out / f"memory{t}.tm", ("en", "de"), tokens)
+            memory = Memory(out / f"memory{t}.tm", ("en", "de")) if name == "memory" else None
             own = [i for i, owner in enumerate(owners) if owner == t]
             texts = ["\n".join(documents[i]) for i in own]
-            made = model.translate_documents(texts, BEAM, progress=False, memory=memory, consistent=consistent)
+            made = model.translate_documents(texts, BEAM, progress=False, memory=memory)
             for i, text in zip(own, made):
                 hypotheses[i] = text.split("\n")
         found[name] = {

@@ -29,7 +29,6 @@ CANNOT: Mapping[str, Mapping[str, str]] = {
         "--shortlist": _LEAVE_OUT,
         "--sampling": _LEAVE_OUT,
         "--lm-path": _LEAVE_OUT,
-        "--consistent": "it reads attention as PyTorch computes it",
         "--max-len-a": "with aligned lines, the limit is that of the longest text of a batch; use --max-len-b",
     },
     "--shortlist": {

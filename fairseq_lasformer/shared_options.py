@@ -159,33 +159,23 @@ class Remembering:
 
     memory: Path | None = option(
         None,
-        "a translation memory (lasformer memory build); pairs similar to a text are read before it",
+        "a translation memory (lasformer memory build): sentences found verbatim and its terms get their translation "
+        "there; models trained with memories also read similar pairs",
         metavar="FILE",
         apart=True,
     )
-    memory_tokens: int = option(256, "maximum number of their tokens before each part of a document", metavar="N")
 
     def opened_memory(self, languages: tuple[str, str]) -> Any:
         """Return the memory for a model's source and target language; None without one.
 
         Raises:
-            InputError: it cannot be used, or ``--exact`` is given without one.
+            InputError: it cannot be used.
         """
-        exact = getattr(self, "exact", False)
         if self.memory is None:
-            if exact:
-                raise InputError("--exact: needs --memory")
             return None
         from fairseq_lasformer.translation_memory.remembering import Memory
 
-        return Memory(self.memory, languages, self.memory_tokens, exact)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExactMemory(Remembering):
-    """A translation memory whose translations may be taken as they are."""
-
-    exact: bool = option(False, "take translations of sentences that are found verbatim in the memory from there")
+        return Memory(self.memory, languages)
 
 
 @dataclass(frozen=True, kw_only=True)

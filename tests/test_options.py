@@ -150,7 +150,7 @@ def test_the_key_of_a_run_knows_every_option_that_changes_its_text(cls, tmp_path
         changed = text_settings(cls(**NEEDED[cls], **{one.name: another(one, tmp_path)})) != usual
         assert changed == (one.spec.changes == TEXT and not one.spec.apart), one.name
         tried.add(one.name)
-    assert tried >= {"beam", "shortlist", "encoding", "form", "consistent", "memory", "device", "lines"}
+    assert tried >= {"beam", "shortlist", "encoding", "form", "memory", "device", "lines"}
 
 
 def test_the_content_of_files_counts_not_their_name(tmp_path):

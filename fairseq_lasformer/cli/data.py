@@ -156,7 +156,7 @@ def run_generate(args: Generate) -> None:
     if args.glossary is not None:
         options += ["--glossary", str(args.glossary.resolve())]
     if args.memory is not None:
-        options += ["--memory", str(args.memory.resolve()), "--memory-tokens", str(args.memory_tokens)]
+        options += ["--memory", str(args.memory.resolve())]
     number, shards = (None, args.shards) if args.shard is None else shard_of(args.shard)
     work: Json = {"shards": shards, "jobs": args.jobs, "only": number, "engine": args.engine}
     done = generate(args.data, args.checkpoint, args.out, args.split, options=options, form=args.layout, **work)

@@ -43,7 +43,7 @@ GROUPS = {
         "translate": Command("translate files, folders or standard input, in any known format", "translate"),
         "update": Command("update a translation: translate what has changed in its source", "update"),
         "explain": Command("show which earlier line decided a word of a translation", "explain"),
-        "memory": Command("build a translation memory, or look up sentences in one", "memory"),
+        "memory": Command("build a translation memory, look up sentences in one, or list its terms", "memory"),
         "serve": Command("run a translation server with a web page", "serve"),
     },
     "train": {
@@ -96,10 +96,19 @@ GONE: dict[str, str] = {
 }
 """Commands that no longer exist, and what to do instead; for one release."""
 
+_TERMS = "lasformer memory terms (or score terms) writes a glossary, --glossary requires its terms"
+_READ = "only models trained with --memory-examples read a memory's pairs, as many tokens as in training"
 _SAME = "use --reproducible, and compare by sha256sum (docs/scale.md)"
 RETIRED: dict[str, dict[str, str]] = {
-    "translate": {"--receipt": _SAME, "--verify": _SAME},
-    "generate": dict.fromkeys(("--report", "--keep-doubtful"), "lasformer translate --report counts lines by file"),
+    "translate": {
+        **{"--receipt": _SAME, "--verify": _SAME, "--exact": "--memory takes what is found verbatim"},
+        **{"--consistent": _TERMS, "--memory-tokens": _READ},
+    },
+    "generate": {
+        **dict.fromkeys(("--report", "--keep-doubtful"), "lasformer translate --report counts lines by file"),
+        "--memory-tokens": _READ,
+    },
+    "serve": {"--exact": "--memory takes what is found verbatim", "--memory-tokens": _READ},
     "info": dict.fromkeys(
         ("--arch", "--words", "--target-words"), "name a checkpoint (lasformer train --max-update 1)"
     ),

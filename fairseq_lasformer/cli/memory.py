@@ -1,4 +1,4 @@
-"""Subcommand ``memory``: builds translation memories, and looks up sentences in them."""
+"""Subcommand ``memory``: builds translation memories, looks up sentences in them, and lists their terms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from fairseq_lasformer.shared_options import language
 class Memory:
     """A translation memory."""
 
-    action: str = argument("add the pairs of files, or look up sentences", choices=("build", "find"))
+    action: str = argument(
+        "add the pairs of files, look up sentences, or print the terms", choices=("build", "find", "terms")
+    )
     memory: Path = argument("the file of the memory, such as mine.tm", metavar="MEMORY", writes=OWN, changes=TEXT)
     files: tuple[str, ...] = argument(
         "build: .tmx, .tsv (source, tab, target), .po, .xlf, or PREFIX for PREFIX.SOURCE and PREFIX.TARGET; find: "
@@ -30,15 +32,13 @@ class Memory:
     target_lang: str | None = language("target", " of a new memory", "")
     unreviewed: bool = option(False, "also take fuzzy and unreviewed units of .po and .xlf")
     matches: int = option(3, "find: maximum per sentence", minimum=1)
+    least: int = option(5, "terms: minimum number of pairs with a term", minimum=1)
     quiet: bool = option(False, "no progress bar, no summary", changes=NOTHING)
     epilog = "Example: lasformer memory build mine.tm old.tmx -s en -t de, then lasformer translate … --memory mine.tm"
 
 
 def run_memory(args: Memory) -> None:
-    if args.action == "build":
-        _build(args)
-    else:
-        _find(args)
+    {"build": _build, "find": _find, "terms": _terms}[args.action](args)
 
 
 def _build(args: Memory) -> None:
@@ -70,3 +70,15 @@ def _find(args: Memory) -> None:
             cells = (f"{match.similarity:.0%}", match.source, match.target)
             print("\t".join(cell.replace("\t", " ") for cell in cells))
         print(flush=True)
+
+
+def _terms(args: Memory) -> None:
+    """Print a row for each term: source, translation; as a glossary has them."""
+    from fairseq_lasformer.translation_memory.remembering import terms_of
+    from fairseq_lasformer.translation_memory.store import MemoryStore
+
+    found = terms_of(MemoryStore(args.memory), args.least)
+    for source, target in found:
+        print(f"{source}\t{target}")
+    if not args.quiet:
+        print(f"{args.memory}: {len(found)} terms", file=sys.stderr)

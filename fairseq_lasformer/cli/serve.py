@@ -12,13 +12,13 @@ from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.machine import cores
 from fairseq_lasformer.options import NOTHING, SPEED, argument, option
 from fairseq_lasformer.shared import model_path
-from fairseq_lasformer.shared_options import Beam, Data, Decoding, Device, ExactMemory, max_tokens
+from fairseq_lasformer.shared_options import Beam, Data, Decoding, Device, Remembering, max_tokens
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serve(Data, Beam, Device, Decoding, ExactMemory):
+class Serve(Data, Beam, Device, Decoding, Remembering):
     """A server."""
 
     models: tuple[Path, ...] = argument(

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_lasformer.cannot import refuse
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.files import check_writable, file_hash
 from fairseq_lasformer.options import NOTHING, OWN, argument, option
@@ -19,8 +18,8 @@ from fairseq_lasformer.shared_options import (
     Decoding,
     Device,
     Engine,
-    ExactMemory,
     Messages,
+    Remembering,
     glossary,
     jobs,
     max_tokens,
@@ -70,7 +69,7 @@ def given() -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Translate(Data, Reading, Beam, ExactMemory, Device, Decoding, Engine, Messages):
+class Translate(Data, Reading, Beam, Remembering, Device, Decoding, Engine, Messages):
     """A translation of files."""
 
     model: Path = model()
@@ -97,11 +96,6 @@ class Translate(Data, Reading, Beam, ExactMemory, Device, Decoding, Engine, Mess
     nbest: int = option(1, "translations per sentence, with --format tsv or jsonl", minimum=1)
     overlap: int | None = overlap()
     glossary: Path | None = glossary()
-    consistent: bool = option(
-        False,
-        "give each term of a document one translation: lines with a different one are translated again, unless that "
-        "makes them much less probable",
-    )
     given: Path | None = given()
     no_look_ahead: bool = option(False, "ignore given lines when translating those before them")
     unreviewed: bool = option(
@@ -189,8 +183,6 @@ def translator_of(args: Translate) -> FileTranslator:
     from fairseq_lasformer.documents.hub import load_model
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
 
-    if args.reproducible:
-        refuse("--reproducible", {"--consistent": args.consistent})
     model = load_model(args.model, args.data, args.device, **args.decoding())
     return FileTranslator(
         model,
@@ -202,7 +194,6 @@ def translator_of(args: Translate) -> FileTranslator:
         max_tokens=args.max_tokens,
         unreviewed=args.unreviewed,
         memory=args.opened_memory((model.settings.source_lang, model.settings.target_lang)),
-        consistent=args.consistent,
         **({"no_look_ahead": True} if args.no_look_ahead else {}),
     )
 

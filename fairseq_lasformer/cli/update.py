@@ -37,7 +37,6 @@ class Update(Data, Reading, Remembering, Beam, Device, Decoding, Messages):
         metavar="FILE|FOLDER",
         apart=True,
     )
-    consistent: bool = option(False, "use the terms of kept lines in new ones; see lasformer translate")
     glossary: Path | None = glossary("see lasformer translate")
     exit_code: bool = option(False, f"exit with {CHANGED} if the translation differs from the old one", changes=NOTHING)
     overwrite: bool = option(
@@ -71,7 +70,7 @@ def run_update(args: Update) -> None:
         jobs = [UpdateJob(args.old, args.translated, args.new, args.out, form, args.machine)]
     model = load_model(args.model, args.data, args.device, **args.decoding())
     memory = args.opened_memory((model.settings.source_lang, model.settings.target_lang))
-    files = FileTranslator(model, args.beam, None, args.glossary, args.lines, memory=memory, consistent=args.consistent)
+    files = FileTranslator(model, args.beam, None, args.glossary, args.lines, memory=memory)
     updater = FileUpdater(files, args.edits == "may-change")
     failed, changed = 0, gone > 0
     with tqdm(total=0, desc="updating", unit=" sentences", disable=args.quiet) as bar:

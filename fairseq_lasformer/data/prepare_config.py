@@ -145,6 +145,7 @@ class PrepareConfig(Engine):
                 raise InputError(f"--size {self.size}: no subwords are learned with --reuse; leave one of them out")
         made = {name: inherited[name] if value is None else value for name, value in chosen.items()}
         made |= dict(zip(("source_tag", "target_tag"), tags))
+        made |= {"memory_tokens": self.memory_tokens} if self.memory_examples else {}
         if self.mono and not made["joined_dictionary"]:
             raise InputError("--mono: both sides have the same language; this needs a dictionary for both languages")
         return DataConfig(self.source_lang, self.target_lang, fingerprint="", **made)  # type: ignore[arg-type]
@@ -154,7 +155,7 @@ class PrepareConfig(Engine):
         digest = hashlib.sha256()
         own = [one.name for one in options_of(PrepareConfig) if one.spec.changes == TEXT and not one.spec.apart]
         options = {name: str(getattr(self, name)) for name in own}
-        options |= {k: str(v) for k, v in vars(settings).items()} | {
+        options |= {k: str(v) for k, v in vars(settings).items() if k != "memory_tokens"} | {
             "size": str(SIZE if self.size is None else self.size)
         }
         for name in _LATER:  # defaults are left out, so data prepared by an earlier version is recognised

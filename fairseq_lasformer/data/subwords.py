@@ -68,6 +68,7 @@ class DataConfig:
         max_lines: maximum number of sentences per example; 0 for no limit.
         source_tag, target_tag: token that every example begins with, on each side; empty for none. It tells models of
             several languages which language to read and write.
+        memory_tokens: maximum number of tokens of other documents' lines before a training example; 0 for none.
     """
 
     source_lang: str
@@ -82,6 +83,7 @@ class DataConfig:
     max_lines: int = 0
     source_tag: str = ""
     target_tag: str = ""
+    memory_tokens: int = 0
 
     @property
     def tags(self) -> tuple[str, str]:

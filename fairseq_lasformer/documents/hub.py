@@ -18,7 +18,6 @@ from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
 from fairseq_lasformer.documents.because import explain
-from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.encoding import source_of
 from fairseq_lasformer.documents.explanation import Explanation
 from fairseq_lasformer.documents.given_lines import Given, with_given
@@ -95,7 +94,6 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         glossary: Glossary | str | Path | None = None,
         given: Sequence[Given | None] | None = None,
         memory: Memory | str | Path | None = None,
-        consistent: bool = False,
         **options: Any,
     ) -> list[Any]:
         """Translate whole documents; the order is preserved.
@@ -111,9 +109,8 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             given: for each document, translations of some of its lines, by line number, from 1 (``[{3: "Ja."}]``), or
                 None. They appear in the output unchanged, and later lines are translated after them. Earlier lines are
                 also chosen by how likely they make the given ones.
-            memory: a translation memory, or its file: the pairs most similar to a document's sentences precede them as
-                context; see :class:`Memory`.
-            consistent: give repeated terms one translation; see :mod:`documents.consistency`.
+            memory: a translation memory, or its file: sentences found verbatim and terms get its translations; see
+                :class:`Memory`. Models trained with memories also read similar pairs before a text.
             options: options of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …),
                 ``align_sentences="no"``, and ``no_look_ahead=True``: ignore given lines when translating those
                 before them.
@@ -131,10 +128,10 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         check_documents(documents)
         check_number("max_tokens", max_tokens)
         translator = self.translator(beam, **options)
-        required = None if glossary is None else translator.required(glossary, self.codec)
+        opened = self.memory(memory)
+        required = translator.required_terms(glossary, opened, self.codec)
         if given is not None and len(given) != len(documents):
             raise InputError(f"given: for {len(given)} documents instead of {len(documents)}")
-        opened, unifier = self.memory(memory), Unifier(self, translator) if consistent else None
         asked: dict[str, Any] = {"required": required, "memory": opened, "overlap": overlap}
         requests = [
             Request.of(document, name=f"document {i}", given=its, **asked).with_exact()
@@ -145,8 +142,6 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         total = sum(bool(source.sentences) for source in sources)
         with tqdm(total=total, desc="translating", unit=" documents", disable=not progress or total < 2) as bar:
             for i, translated in translator.translate_all(sources, max_tokens, self.device):
-                if unifier is not None:
-                    translated, _ = unifier.unify(sources[i], requests[i].sentences, translated)
                 found[i] = with_given(self._lines(requests[i], translated), requests[i].given)
                 bar.update()
         if lines:
@@ -182,8 +177,9 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         translator = self.translator(beam, **options)
         if not translator.aligned:
             raise InputError("translate_lines: only aligned lines are settled one by one; use translate_documents")
-        required = None if glossary is None else translator.required(glossary, self.codec)
-        asked: dict[str, Any] = {"required": required, "memory": self.memory(memory), "overlap": overlap}
+        opened = self.memory(memory)
+        required = translator.required_terms(glossary, opened, self.codec)
+        asked: dict[str, Any] = {"required": required, "memory": opened, "overlap": overlap}
         request = Request.of(document, given=given, **asked).with_exact()
         source = self.source(request, translator)
         for (number, original), line in zip(request.numbered, stream(translator, source, self.device)):

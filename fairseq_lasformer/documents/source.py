@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -25,7 +25,6 @@ class Source(NamedTuple):
         terms: for each sentence, the tokens of the terms that its translation must contain; None for none.
         given: for each sentence, the tokens of its given translation, if there is one; None for none.
         memory: pairs of a translation memory that are similar to its sentences; None for none.
-        drafts: numbers of given lines that are kept unless consistent terms change them.
     """
 
     sentences: Sequence[Tensor]
@@ -34,7 +33,6 @@ class Source(NamedTuple):
     terms: Terms | None = None
     given: Sequence[Tensor | None] | None = None
     memory: Remembered | None = None
-    drafts: Collection[int] = ()
 
 
 class Line(NamedTuple):

@@ -60,6 +60,30 @@ class Translator(PartSearch):
             raise InputError(f"glossary: the model has no subwords for all letters of {shown}; leave them out")
         return lambda sentence: [tokens[term] for term in found.required(sentence)]
 
+    def required_terms(
+        self, glossary: Glossary | str | Path | None, memory: Memory | None, codec: ExampleCodec
+    ) -> Callable[[str], list[list[int]]] | None:
+        """Return what :meth:`required` does for a glossary and the terms of a memory; None if there are no terms.
+
+        The glossary's translation of a term takes precedence. A model that was trained to read the pairs of a memory
+        takes its terms from them.
+
+        Raises:
+            InputError: as :meth:`required`.
+        """
+        known = glossary if isinstance(glossary, Glossary) or glossary is None else Glossary.read(glossary)
+        more = [] if memory is None or self.task.settings.memory_tokens else memory.terms
+        if known is None and not more:
+            return None
+        own = {} if known is None else known.translations
+        named = {term.casefold() for term in own}
+        symbols = self.task.target_dictionary
+        encoded = {term: symbols.encode_line(codec.encode_target(term), add_if_not_exist=False) for _, term in more}
+        possible = [
+            pair for pair in more if pair[0].casefold() not in named and symbols.unk() not in encoded[pair[1]].tolist()
+        ]
+        return self.required(Glossary([*own.items(), *possible]), codec)
+
     def remember(self, memory: Memory, sentences: Sequence[str], codec: ExampleCodec) -> Remembered:
         """Find the pairs of a memory that are similar to a document's sentences.
 
@@ -78,6 +102,7 @@ class Translator(PartSearch):
             lambda text: encode(self.task.source_dictionary, codec.encode_source(text)),
             lambda text: encode(self.task.target_dictionary, codec.encode_target(text)),
             codec.room,
+            self.task.settings.memory_tokens,
         )
 
     @torch.no_grad()

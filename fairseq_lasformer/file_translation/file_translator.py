@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.hub import DocumentHubInterface
 from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.documents.source import Line, Source
@@ -36,8 +35,7 @@ class FileTranslator:
         alternatives: number of further translations of each sentence.
         max_tokens: maximum number of tokens per batch.
         unreviewed: whether finished texts that need a review are also read as context.
-        memory: its pairs are read before similar text.
-        consistent: give repeated terms one translation.
+        memory: see :class:`Memory`.
         options: further options of fairseq's generation.
 
     Raises:
@@ -55,14 +53,12 @@ class FileTranslator:
         max_tokens: int = 8192,
         unreviewed: bool = False,
         memory: Memory | None = None,
-        consistent: bool = False,
         **options: Any,
     ) -> None:
         self.model, self.overlap, self.max_tokens, self.most = model, overlap, max_tokens, alternatives
         self.memory = memory
         self.translator = model.translator(max(beam, alternatives + 1), **options)
-        self.unifier = Unifier(model, self.translator) if consistent else None
-        self.required = None if glossary is None else self.translator.required(glossary, model.codec)
+        self.required = self.translator.required_terms(glossary, memory, model.codec)
         self.unknown, self.n_words = model.src_dict.unk(), len(model.tgt_dict)
         self.reader = FileReader(model.codec, lines, unreviewed, functools.cache(self._knows_not))
         # without separators, the lines of a document are only known if each is translated by itself
@@ -142,13 +138,13 @@ class FileTranslator:
         read = [self.with_exact(self.reader.read(file, its)) for file, its in zip(files, given or [None] * len(files))]
         begin(sum(len(document.lines) for document in read))
         documents = [Journal(path) for path in journals or [None] * len(files)]
-        for i, lines, unknown, unified in self._documents(read, tick, documents):
+        for i, lines, unknown in self._documents(read, tick, documents):
             if isinstance(lines, InputError):
                 yield i, lines
                 continue
             try:
                 made = self.rendered(read[i], lines)
-                yield i, made._replace(counts=made.counts._replace(unknown=unknown, unified=unified))
+                yield i, made._replace(counts=made.counts._replace(unknown=unknown))
             except InputError as e:
                 yield i, e
 
@@ -162,12 +158,11 @@ class FileTranslator:
 
     def _documents(
         self, read: Sequence[FileDocument], tick: Callable[[int], object], journals: Sequence[Journal]
-    ) -> Iterator[tuple[int, list[TranslatedSentence] | InputError, float, int]]:
+    ) -> Iterator[tuple[int, list[TranslatedSentence] | InputError, float]]:
         """Translate documents, and yield each when it is done.
 
         Yields:
-            its number, its lines, or why they cannot be told apart, the share of unknown tokens, and the number of
-            lines made consistent.
+            its number, its lines, or why they cannot be told apart, and the share of unknown tokens.
         """
         requests = [self.request(document) for document in read]
         owner = list(range(len(read)))
@@ -181,25 +176,22 @@ class FileTranslator:
         waiting = collections.Counter(owner)
         translated: dict[int, dict[int, list[Line]]] = {i: {} for i in range(len(read))}
 
-        def finished(document: int) -> tuple[int, list[TranslatedSentence], float, int]:
+        def finished(document: int) -> tuple[int, list[TranslatedSentence], float]:
             parts = [source for i, source in zip(owner, sources) if i == document]
             tokens = torch.cat([t for source in parts for t in source.sentences] or [torch.empty(0)])
             unknown = float((tokens == self.unknown).float().mean()) if tokens.numel() else 0.0
             lines = [line for _, its in sorted(translated[document].items()) for line in its]
             if not self.whole_documents:
-                return document, self.with_sources(read[document], lines), unknown, 0
-            source, unified = sources[document], set[int]()
-            if self.unifier is not None and lines:
-                lines, terms = self.unifier.unify(source, read[document].lines, lines)
-                unified = {line for term in terms for line in term.lines}
+                return document, self.with_sources(read[document], lines), unknown
+            source = sources[document]
             shown = self.with_sources(read[document], lines, self._others(source, lines), source)
-            return document, shown, unknown, len(unified)
+            return document, shown, unknown
 
-        def settled(document: int) -> tuple[int, list[TranslatedSentence] | InputError, float, int]:
+        def settled(document: int) -> tuple[int, list[TranslatedSentence] | InputError, float]:
             try:
                 return finished(document)
             except InputError as e:
-                return document, e, 0.0, 0
+                return document, e, 0.0
 
         def done(number: int, lines: list[Line]) -> None:
             tick(len(lines))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fairseq_lasformer.documents.source import Source
-from fairseq_lasformer.documents.updating import EDITED, KEPT, NEW, REREAD, Former, Updated, Updater, kept_lines
+from fairseq_lasformer.documents.updating import EDITED, KEPT, NEW, REREAD, Former, Updater, kept_lines
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.file_translation.reading import FileDocument
@@ -62,7 +61,6 @@ class FileUpdater:
         if not files.translator.reads_documents:
             raise InputError("an update needs a model of documents whose lines are aligned (data with a separator)")
         self.files, self.updater = files, Updater(files.translator, files.model.device, touch_edits)
-        self.unifier = files.unifier
 
     def update(
         self,
@@ -108,8 +106,6 @@ class FileUpdater:
         former = Former(self.files.source(before), None if machine is None else _edited(before, translated, machine))
         source = self.files.source(now)
         found = self.updater.update(former, source, kept, tick)
-        if self.unifier is not None:
-            found = self._unified(found, source, now)
         again = {i for i, state in enumerate(found.states) if state == REREAD}
         fresh = now._replace(
             given={n: text for n, text in now.given.items() if n - 1 not in again},
@@ -118,13 +114,6 @@ class FileUpdater:
         made = self.files.rendered(fresh, self.files.with_sources(fresh, found.lines))
         gone = len(before.lines) - len({line for line in kept if line is not None})
         return UpdatedFile(made, found.states, [i + 1 for i in found.contradicted], gone, machine is None)
-
-    def _unified(self, found: Updated, source: Source, now: FileDocument) -> Updated:
-        """Return an update in which new lines use the terms of kept ones."""
-        assert self.unifier is not None
-        given = [line.tokens if s in (KEPT, EDITED) else None for line, s in zip(found.lines, found.states)]
-        lines, _ = self.unifier.unify(source._replace(given=given), now.lines, found.lines)
-        return found._replace(lines=lines)
 
 
 def _edited(before: FileDocument, translated: OpenFile, machine: OpenFile) -> set[int]:

@@ -73,7 +73,6 @@ class SentenceCounts(NamedTuple):
         unknown: share of the source's tokens that the model does not know.
         context: number of finished texts that were read as context.
         exact: number found verbatim in a memory.
-        unified: number translated again to give a term one translation.
         given: number whose translation was given.
         numberless: number, from 1, and source of each sentence with numbers that its translation lacks.
         unread: text that was not understood, and stayed as it is.
@@ -89,7 +88,6 @@ class SentenceCounts(NamedTuple):
     unknown: float = 0.0
     context: int = 0
     exact: int = 0
-    unified: int = 0
     given: int = 0
     numberless: tuple[tuple[int, str], ...] = ()
     unread: tuple[Unread, ...] = ()
@@ -104,8 +102,6 @@ class SentenceCounts(NamedTuple):
             words.append(f"{self.given} given")
         if self.exact:
             words.append(f"{self.exact} from the memory")
-        if self.unified:
-            words.append(f"{self.unified} made consistent")
         if self.repaired:
             words.append(f"{self.repaired} translated again")
         for places, what in ((self.doubtful, "doubtful"), (self.numberless, "lacking a number of the source")):

@@ -17,6 +17,7 @@ from torch import Tensor
 from fairseq_lasformer.checkpoints.loading import check_same
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
+from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
@@ -79,30 +80,40 @@ def text_of(task: FairseqTask, codec: ExampleCodec, sentence: Tensor) -> str:
     return codec.subwords.decode(task.source_dictionary.string(sentence), codec.settings.source_lang)
 
 
-def required_terms(task: FairseqTask, translator: Translator, path: str) -> Callable[[Tensor], list[list[int]]] | None:
-    """Return a function from a source sentence's tokens to those of its required terms; None without a glossary.
+def memory_of(task: FairseqTask) -> Memory | None:
+    """Return the memory that the task names.
 
     Raises:
-        InputError: see :meth:`Translator.required`.
+        InputError: it cannot be used.
     """
-    if not path:
-        return None
+    settings = DataConfig.load(task.folder)
+    return Memory(task.cfg.memory, (settings.source_lang, settings.target_lang)) if task.cfg.memory else None
+
+
+def required_terms(
+    task: FairseqTask, translator: Translator, memory: Memory | None
+) -> Callable[[Tensor], list[list[int]]] | None:
+    """Return a function from a source sentence's tokens to those of its required terms; None without any.
+
+    Raises:
+        InputError: see :meth:`Translator.required_terms`.
+    """
     codec = ExampleCodec.load(task.folder)
-    required = translator.required(path, codec)
-    return lambda sentence: required(text_of(task, codec, sentence))
+    required = translator.required_terms(task.cfg.glossary or None, memory, codec)
+    return None if required is None else lambda sentence: required(text_of(task, codec, sentence))
 
 
-def matches(task: FairseqTask, translator: Translator) -> Callable[[Sequence[Tensor]], Remembered] | None:
-    """Return a function from the tokens of a document's sentences to its memory pairs; None without a memory.
+def matches(
+    task: FairseqTask, translator: Translator, memory: Memory | None
+) -> Callable[[Sequence[Tensor]], Remembered] | None:
+    """Return a function from the tokens of a document's sentences to its memory pairs; None if none are read.
 
     Raises:
         InputError: the memory cannot be used.
     """
-    if not task.cfg.memory:
+    if memory is None:
         return None
     codec = ExampleCodec.load(task.folder)
-    languages = codec.settings.source_lang, codec.settings.target_lang
-    memory = Memory(task.cfg.memory, languages, task.cfg.memory_tokens)
     translator.remember(memory, [], codec)  # refuses a model that cannot use it, even if there is no document
     return lambda sentences: translator.remember(memory, [text_of(task, codec, one) for one in sentences], codec)
 
@@ -155,8 +166,9 @@ class ShardTranslator(Worker[Unit, Path]):
             raise InputError(f"{task.folder}: contains no manifest of {split}")
         separator = task.separator_in(task.source_dictionary)
         overlap = self.translator.overlap(cfg.task.overlap)
-        whole, terms = self.translator.prefix_size > 0, required_terms(task, self.translator, cfg.task.glossary)
-        remember = matches(task, self.translator)
+        memory = memory_of(task)
+        whole, terms = self.translator.prefix_size > 0, required_terms(task, self.translator, memory)
+        remember = matches(task, self.translator, memory)
         self.documents = documents_of(
             task.dataset(split), info, task.settings, separator, overlap, whole, terms, remember
         )

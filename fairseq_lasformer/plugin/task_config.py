@@ -86,12 +86,9 @@ class DocumentTranslationConfig(TranslationConfig):
     memory: str = field(
         default="",
         metadata={
-            "help": "lasformer generate: a translation memory (lasformer memory build); pairs similar to a document "
-            "are read before it"
+            "help": "lasformer generate: a translation memory (lasformer memory build); its terms are required, or "
+            "read in similar pairs by models trained with memories"
         },
-    )
-    memory_tokens: int = field(
-        default=256, metadata={"help": "lasformer generate: maximum tokens of these pairs before a part of a document"}
     )
     shortlist: str = field(
         default="",

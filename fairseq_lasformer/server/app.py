@@ -138,10 +138,10 @@ class Server(WordPages):
         if len(given) > MOST_TEXTS:
             raise HTTPException(413, f"too many texts: at most {MOST_TEXTS} in a request")
         model, known = self._model(asked), asked["given"]
-        ask = asked["format"], asked["glossary"], "utf-8", known, asked["consistent"], asked["corrected"]
+        ask = asked["format"], asked["glossary"], "utf-8", known
         if sum(map(len, known.values())) > self.limits.characters:
             raise HTTPException(413, f"given: too long: at most {self.limits.characters} characters")
-        if asked["because"] and not model.unifiers:
+        if asked["because"] and not model.reads_documents:
             raise HTTPException(400, "because: needs a model of documents")
         if known and len(given) > 1:
             raise HTTPException(400, "given: one text at a time")
@@ -241,7 +241,7 @@ class Server(WordPages):
         if len(data) > self.limits.file_bytes:
             raise HTTPException(413, f"too large: at most {self.limits.file_bytes} bytes")
         form, model = formats.check_format(name), self._model(asked)
-        ask = model.prepare, data, form, asked["glossary"], None, None, asked["consistent"]
+        ask = model.prepare, data, form, asked["glossary"]
         if asked["stream"]:
             return self._followed(request, model, name, ask)
         with self._turn(request):

@@ -57,11 +57,10 @@ class QueuedDocument:
 
     Args:
         tell: called with each event, from the engine's thread.
-        texts: its sentences, if its terms are to be consistent.
     """
 
-    def __init__(self, source: Source, tell: Callable[[Event], object], texts: Sequence[str] = ()) -> None:
-        self.source, self.tell, self.texts = source, tell, texts
+    def __init__(self, source: Source, tell: Callable[[Event], object]) -> None:
+        self.source, self.tell = source, tell
         self.lines: list[Line] = []
         self.shown = 0
         self.cancelled = threading.Event()
@@ -95,7 +94,6 @@ class Engine:
         translators: one per lane, with aligned lines or of a model of single sentences.
         max_tokens: tokens, with padding, that are translated together.
         max_jobs: maximum number of documents in the queue.
-        unify: gives the terms of a translated document one translation each.
     """
 
     def __init__(
@@ -104,9 +102,8 @@ class Engine:
         device: Any,
         max_tokens: int = 4096,
         max_jobs: int = 256,
-        unify: Callable[[Translator, QueuedDocument, list[Line]], list[Line]] = lambda translator, job, lines: lines,
     ) -> None:
-        self.device, self.unify = device, unify
+        self.device = device
         self.max_tokens, self.max_jobs = max_tokens, max_jobs
         self.jobs: deque[QueuedDocument] = deque()
         self.changed = threading.Condition()
@@ -123,13 +120,13 @@ class Engine:
         """Return whether all lanes work."""
         return all(thread.is_alive() for thread in self.threads)
 
-    def submit(self, source: Source, tell: Callable[[Event], object], texts: Sequence[str] = ()) -> QueuedDocument:
+    def submit(self, source: Source, tell: Callable[[Event], object]) -> QueuedDocument:
         """Queue a document; see :class:`QueuedDocument`.
 
         Raises:
             QueueFull: the queue is full.
         """
-        job = QueuedDocument(source, tell, texts)
+        job = QueuedDocument(source, tell)
         with self.changed:
             if self.closed or len(self.jobs) >= self.max_jobs:
                 raise QueueFull
@@ -211,7 +208,6 @@ class Engine:
         before = [list(job.lines) for job in jobs]
         found = [list(job.lines) for job in jobs]
         translator.finish([job.source for job in jobs], found, self.device)
-        found = [self.unify(translator, job, lines) if job.texts else lines for job, lines in zip(jobs, found)]
         for job, old, new in zip(jobs, before, found):
             for number, (a, b) in enumerate(zip(old, new)):
                 if not torch.equal(a.tokens, b.tokens) or a[1:] != b[1:]:

@@ -121,20 +121,6 @@ def given_lines(given: object) -> dict[int, str]:
     return {int(key): text for key, text in pairs.items()}
 
 
-def numbers(given: object, message: str) -> frozenset[int] | None:
-    """Parse a list of numbers in a request (as JSON in a form); None if there is no such field.
-
-    Raises:
-        HTTPException: it is not a list of numbers.
-    """
-    listed = _structure(given, message)
-    if listed is None or listed == "":
-        return None
-    if not isinstance(listed, list) or not all(type(number) is int for number in listed):
-        raise HTTPException(400, message)
-    return frozenset(listed)
-
-
 def _structure(given: object, message: str) -> Any:
     """Decode a field that is an object or a list (as JSON in a form).
 
@@ -221,25 +207,18 @@ _LANGUAGES = {
     "glossary": Field(TEXT | {"description": "lines of source term, tab, target term"}, _word),
 }
 _STREAM = {"stream": Field(YES | {"description": "server-sent events: source, line, revised, done, error"}, yes)}
-_CONSISTENT = {"consistent": Field(YES, yes)}
 
 TRANSLATE = {
     "q": Field({"oneOf": [TEXT, TEXTS]}, _text_or_texts, True),
     "format": Field({"enum": [*READ]}, _form),
     "alternatives": Field(NUMBER, number),
     "given": Field({"type": "object", "additionalProperties": TEXT}, given_lines),
-    "corrected": Field(
-        {"type": "array", "items": NUMBER},
-        lambda given: numbers(given, "corrected: expected a list of sentence numbers"),
-    ),
     "because": Field(YES | {"description": "also explain words by the lines that decided them"}, yes),
-    **_CONSISTENT,
     **_STREAM,
     **_LANGUAGES,
 }
 FILE = {
     "file": Field({"type": "string", "format": "binary"}, lambda given: given, True),
-    **_CONSISTENT,
     **_STREAM,
     **_LANGUAGES,
 }

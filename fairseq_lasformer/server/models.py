@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from fairseq_lasformer.documents.because import explain
-from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.given_lines import Given, check_given, with_given
 from fairseq_lasformer.documents.hub import TranslatedLine
 from fairseq_lasformer.documents.source import Line, Source
-from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.documents.word_attention import document_attention
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_translator import FileTranslator
@@ -24,7 +20,7 @@ from fairseq_lasformer.file_translation.reading import FileDocument
 from fairseq_lasformer.file_translation.translated import TranslatedFile
 from fairseq_lasformer.records import Json
 from fairseq_lasformer.search.glossary import Glossary
-from fairseq_lasformer.server.engine import Engine, Event, QueuedDocument
+from fairseq_lasformer.server.engine import Engine, Event
 from fairseq_lasformer.translation_memory.remembering import Memory
 
 
@@ -34,22 +30,15 @@ class PreparedText(NamedTuple):
     Attributes:
         document: the file as a document.
         source: its tokens.
-        consistent: whether its terms get one translation each.
     """
 
     document: FileDocument
     source: Source
-    consistent: bool = False
 
     @property
     def texts(self) -> list[str]:
         """Its sentences."""
         return self.document.lines
-
-    def stands(self, number: int, line: Line) -> bool:
-        """Return whether a given sentence, by number from 0, is still as given, unchanged by consistent terms."""
-        tokens = self.source.given[number] if self.source.given else None
-        return tokens is None or torch.equal(tokens, line.tokens)
 
     @property
     def matches(self) -> list[list[dict[str, object]]]:
@@ -66,7 +55,7 @@ class ServedModel:
         max_tokens: tokens translated together.
         max_jobs: maximum number of documents in the queue.
         lanes: threads that translate; see :mod:`engine`.
-        memory: its pairs are read before similar text.
+        memory: see :class:`Memory`.
 
     Raises:
         InputError: its lines are not aligned.
@@ -87,9 +76,8 @@ class ServedModel:
         if not self.files.whole_documents:
             raise InputError(f"{name}: only models of sentences, and those whose data has a separator, are served")
         translators = [model.translator(beam) for _ in range(lanes)]
-        # a model of single sentences has no terms that depend on others
-        self.unifiers = {each: Unifier(model, each) for each in translators if each.reads_documents}
-        self.engine = Engine(translators, model.device, max_tokens, max_jobs, self._unified)
+        self.reads_documents = translators[0].reads_documents
+        self.engine = Engine(translators, model.device, max_tokens, max_jobs)
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -103,8 +91,6 @@ class ServedModel:
         glossary: str = "",
         encoding: str | None = None,
         given: Given | None = None,
-        consistent: bool = False,
-        corrected: Collection[int] | None = None,
     ) -> PreparedText:
         """Read a file.
 
@@ -113,41 +99,30 @@ class ServedModel:
             glossary: lines of source term, tab, target term.
             encoding: encoding of a text file.
             given: translations of some sentences, by their numbers, from 1.
-            consistent: give each term one translation.
-            corrected: numbers of given translations that consistent terms must not change; default: all.
 
         Raises:
-            InputError: it cannot be read, the glossary or a given line is wrong, or ``consistent`` is set for a model
-                of single sentences.
+            InputError: it cannot be read, or the glossary or a given line is wrong.
         """
-        if consistent and not self.unifiers:
-            raise InputError("consistent: needs a model of documents")
         document = self.files.reader.read(self.files.open(data, form, encoding))
         if given:
             check_given(given, range(1, len(document.lines) + 1), "the text")
             document = document._replace(given=dict(given))
-        drafts = frozenset(n - 1 for n in document.given if corrected is not None and n not in corrected)
         document = self.files.with_exact(document)
         request = self.files.request(document)
         if glossary.strip():
             terms = Glossary.parse(glossary, "the glossary")
-            request = request._replace(required=self.files.translator.required(terms, self.model.codec))
-        source = self.model.source(request, self.files.translator)
-        return PreparedText(document, source._replace(drafts=drafts), consistent)
-
-    def _unified(self, translator: Translator, job: QueuedDocument, lines: list[Line]) -> list[Line]:
-        return self.unifiers[translator].unify(job.source, job.texts, lines)[0]
+            required = self.files.translator.required_terms(terms, self.files.memory, self.model.codec)
+            request = request._replace(required=required)
+        return PreparedText(document, self.model.source(request, self.files.translator))
 
     def finished(self, prepared: PreparedText, lines: list[Line]) -> TranslatedFile:
         """Return the translated file."""
-        given = {n: text for n, text in prepared.document.given.items() if prepared.stands(n - 1, lines[n - 1])}
-        document = prepared.document._replace(given=given)
-        return self.files.rendered(document, self.files.with_sources(document, lines))
+        return self.files.rendered(prepared.document, self.files.with_sources(prepared.document, lines))
 
     def line(self, prepared: PreparedText, number: int, line: Line) -> TranslatedLine:
         """Return a line of a translation with its source; ``number`` counts from 0."""
         found: TranslatedLine = self.model.line(number + 1, prepared.texts[number], line)
-        return with_given([found], prepared.document.given)[0] if prepared.stands(number, line) else found
+        return with_given([found], prepared.document.given)[0]
 
     def alternatives(self, prepared: PreparedText, lines: list[Line], most: int) -> list[list[str]]:
         """Return other translations of each sentence."""
@@ -186,12 +161,11 @@ class ServedModel:
         if not prepared.texts:
             yield Event("done")
             return
-        texts = prepared.texts if prepared.consistent else ()
 
         def tell(event: Event) -> None:
             loop.call_soon_threadsafe(found.put_nowait, event)
 
-        job = self.engine.submit(prepared.source, tell, texts)
+        job = self.engine.submit(prepared.source, tell)
         end = time.monotonic() + seconds
         try:
             while True:

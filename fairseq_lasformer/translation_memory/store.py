@@ -253,6 +253,10 @@ class MemoryStore:
         rows = self._rows(f"SELECT id, source, target, origin FROM pairs WHERE id IN ({asked})")
         return {number: StoredPair(str(source), str(target), origin) for number, source, target, origin in rows}
 
+    def everything(self) -> Iterator[tuple[str, str]]:
+        """Yield source and target of all pairs, in the order in which they were added."""
+        yield from ((str(a), str(b)) for a, b in self._rows("SELECT source, target FROM pairs ORDER BY id"))
+
     def exact(self, source: str) -> str | None:
         """Return the translation of exactly this sentence, the one added last; None if there is none."""
         query = "SELECT target FROM pairs WHERE key = ? AND source = ? ORDER BY id DESC LIMIT 1"

@@ -188,18 +188,6 @@ def test_what_was_stored_tells_which_lines_were_edited(model):
         updater.update(old, edited, new, machine=opened("W1\n"))
 
 
-def test_new_lines_use_the_terms_of_those_that_stay(model, monkeypatch):
-    files = FileTranslator(model, beam=2, consistent=True)
-    asked = []
-    monkeypatch.setattr(
-        files.unifier, "unify", lambda source, texts, lines: (asked.append((source.given, texts)), (lines, []))[1]
-    )
-    old, new = opened("w1 w2\nw3\n"), opened("w1 w2\nw3\nw1 w4\n")
-    FileUpdater(files).update(old, opened("W1 W2\nW3\n"), new)
-    ((given, texts),) = asked
-    assert texts == ["w1 w2", "w3", "w1 w4"] and [line is None for line in given][2] and given[0] is not None
-
-
 def versions(tmp_path, model) -> tuple[list[str], Path]:
     """Return the words of an update in place, and its translation; the new source begins one line later."""
     old, new, made = (tmp_path / name for name in ("old.txt", "new.txt", "made.txt"))

@@ -7,7 +7,9 @@ import torch
 from fairseq import search
 from test_alignment import SENTENCES, SEPARATOR, batch, generator, lines_of, model, words  # noqa: F401
 
+from fairseq_lasformer.documents.part_search import PartSearch
 from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.glossary import Glossary, contains
 
 
@@ -85,3 +87,24 @@ def test_lines_end_at_their_limits_whatever_their_terms(model, words, seed):  # 
     required = [[[30 + i, 31, 32, 33 + i]] for i in range(len(lengths))]
     found = generator([model], words, beam_size=5).generate([], batch(lengths) | {"terms": {90: required}})
     assert found[0] and len(lines_of(found[0][0])) == len(lengths)
+
+
+def test_a_line_is_first_asked_only_for_the_terms_that_it_lacks(trained_folder, monkeypatch):
+    hub = LasformerModel.from_pretrained(trained_folder)
+    (free,) = hub.translate_documents(["w1 w2\nw3 w4"], beam=2, progress=False, lines=True)
+    there = free[1].translation.split()[0]
+    asked, real = [], PartSearch.translate_parts
+
+    def recorded(self, tasks, *more):
+        asked.append([tuple(map(tuple, document.terms[part.start])) for document, part, _ in tasks if document.terms])
+        return real(self, tasks, *more)
+
+    monkeypatch.setattr(PartSearch, "translate_parts", recorded)
+    glossary = Glossary([("w3", there), ("w4", "W17")])
+    (made,) = hub.translate_documents(["w1 w2\nw3 w4"], beam=2, progress=False, glossary=glossary)
+    rounds = [its for its in asked if its]
+    tokens = [hub.tgt_dict.encode_line(hub.codec.encode_target(w), append_eos=False).tolist() for w in (there, "W17")]
+    assert rounds[0] == [(tuple(tokens[1]),)]  # not the one that the line has
+    assert {there, "W17"} <= set(made.split("\n")[1].split())
+    if len(rounds) > 1:  # it lost the other
+        assert set(rounds[1][0]) == set(map(tuple, tokens))

@@ -15,7 +15,6 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.documents.consistency import Unifier
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_translator import FileTranslator
@@ -64,29 +63,6 @@ def test_lines_are_streamed_and_revised_ones_told_again(model, served, monkeypat
     assert [body["number"] for kind, body in told if kind in ("line", "revised")] == [1, 2, 3, 2]
     revised = told[4][1]["translation"]
     assert told[4][1]["repaired"] and f" {revised}\n" in told[5][1]["translatedText"]
-
-
-def test_terms_are_made_consistent_when_the_text_is_done(model, served, monkeypatch):
-    asked = []
-
-    def unify(self, document, texts, lines):
-        asked.append((self.translator, document.given, texts))
-        return [lines[0], lines[1]._replace(tokens=lines[0].tokens)], []
-
-    monkeypatch.setattr(Unifier, "unify", unify)
-    ask = {"q": "w1 w2.\nw3.", "given": {"1": "W9"}, "consistent": True}
-    told = events(client(served).post("/translate", json={**ask, "stream": True}))
-    assert [body["translation"] for kind, body in told if kind == "revised"] == ["W9"]
-    assert told[-1] == ("done", {"translatedText": "W9\nW9"})
-    assert client(served).post("/translate", json=ask).json() == {"translatedText": "W9\nW9"}
-    ((translator, given, texts), _) = asked
-    assert translator in served.unifiers and texts == ["w1 w2.", "w3."] and given[1] is None
-    client(served).post("/translate", json={**ask, "consistent": False})
-    po = b'msgid ""\nmsgstr ""\n\nmsgid "w1"\nmsgstr "W9"\n\nmsgid "w3 w4"\nmsgstr ""\n'
-    assert len(asked) == 2
-    files = {"file": ("a.po", po)}
-    assert "summary" in client(served).post("/translate_file", files=files, data={"consistent": "true"}).json()
-    assert len(asked) == 3
 
 
 def test_finished_units_of_a_file_are_context(model, served):
@@ -234,7 +210,7 @@ def test_what_cannot_be_explained_is_said_in_every_form(served, monkeypatch):
         "error",
         {"error": "line 1 has 900 tokens, more than the model's limit"},
     )
-    monkeypatch.setattr(served, "unifiers", {})
+    monkeypatch.setattr(served, "reads_documents", False)
     refused = page.post("/translate", json=q)
     assert refused.status_code == 400 and refused.json()["error"] == "because: needs a model of documents"
 
@@ -388,4 +364,4 @@ def test_a_route_as_the_recipe_shows_it(module, served):
     server = written.Longer([served], Limits())
     app = server.app()
     app.routes.append(Route("/version", server.version))
-    assert TestClient(app).get("/version").json()["version"].count(".") == 2
+    assert TestClient(app).get("/version").json()["version"].startswith("0.")

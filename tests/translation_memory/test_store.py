@@ -89,7 +89,7 @@ def test_frequent_words_are_looked_up_together(tmp_path, monkeypatch):
 
 
 def test_a_reader_reads_beside_a_writer(memory):
-    writer, reader = MemoryStore(memory, writable=True), Memory(memory, ("en", "de"), exact=True)
+    writer, reader = MemoryStore(memory, writable=True), Memory(memory, ("en", "de"))
     found = []
     thread = threading.Thread(target=lambda: found.append(reader.exact_lines({1: "Hello!", 2: "Bye!"})))
     with writer.database:
