@@ -4,7 +4,7 @@ Each of ``prepare``, ``train``, ``translate FOLDER`` and ``run`` works once, und
 written here. Then it begins again and again in an empty folder, is killed with SIGKILL at a random time (its processes
 too, as when a machine fails), and is repeated until it succeeds. Its results are compared with the first ones: files
 byte for byte, the last checkpoint weight by weight. Exits with 1 if a result differs. Translations that are cut into
-shards are ``benchmarks.kills``, updates ``benchmarks.update_kills``.
+shards are ``benchmarks.kills``, ``translate --since`` is ``benchmarks.update_kills``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Updates in place, killed and repeated: ``python -m benchmarks.update_kills MODEL``.
+"""``translate --since``, killed and repeated: ``python -m benchmarks.update_kills MODEL``.
 
-A translation is updated once, undisturbed. Then the same update of a file, or of a folder of three, is begun again and
-again from the old translation, each time in a process that is killed with SIGKILL: half of the kills fall into the few
-milliseconds around the replacement, the others anywhere. The command is repeated until it succeeds, then twice more;
-the result must be the first one, byte for byte. Exits with 1 if one differs.
+A changed file, or a folder of three, is translated once, undisturbed. Then the same command is begun again and again,
+each time in a process that is killed with SIGKILL: half of the kills fall into the few milliseconds after the first
+file is in place, the others anywhere. The command is repeated three times; the result must be the first one, byte for
+byte, and the old translation must be what it was. Exits with 1 if one differs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tqdm import tqdm
 from fairseq_lasformer.cli.main import main as lasformer
 
 FILES = 3
-IMPORTED = ("documents.hub", "file_translation.file_update", "file_translation.update_jobs")
+IMPORTED = ("documents.hub", "file_translation.file_jobs", "file_translation.file_translator")
 """Modules that the commands need; imported once, before the processes are forked."""
 
 
@@ -44,7 +44,7 @@ def ends(words: Sequence[str]) -> bool:
 
 
 class Campaign:
-    """Updates of a file or of a folder.
+    """Translations of a changed file or folder.
 
     Args:
         folder: an empty folder for output.
@@ -61,36 +61,39 @@ class Campaign:
         model = str(args.model)
         if not ends(["translate", model, str(folder / "old"), "-o", str(self.first), "--lines", "--beam", "1"]):
             sys.exit("error: the first translation failed")
-        shutil.rmtree(self.first / ".lasformer", ignore_errors=True)
-        names = [str(folder / name / "0.txt") if single else str(folder / name) for name in ("old", "made", "new")]
-        self.words = ["update", model, *names, "-o", names[1], "--lines", "--beam", "1", "--quiet"]
+        place = "0.txt" if single else "."
+        new, old, first, made = (str(folder / name / place) for name in ("new", "old", "first", "made"))
+        self.words = ["translate", model, new, "--since", old, first, "-o", made, "--lines", "--beam", "1", "--quiet"]
+        self.words += ["--overwrite"] if single else []  # a file that is there already is otherwise refused
         self.made = folder / "made"
+        self.old = self.contents(self.first)
         self.reset()
         start = time.monotonic()
         if not ends(self.words):
-            sys.exit("error: the first update failed")
-        self.seconds, self.whole = time.monotonic() - start, self.contents()
+            sys.exit("error: the undisturbed translation failed")
+        self.seconds, self.whole = time.monotonic() - start, self.contents(self.made)
 
     def reset(self) -> None:
-        """Put the old translation back, and forget all updates."""
+        """Forget what has been translated."""
         shutil.rmtree(self.made, ignore_errors=True)
-        shutil.copytree(self.first, self.made)
+        self.made.mkdir()
 
-    def contents(self) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in self.made.glob("*.txt")}
+    @staticmethod
+    def contents(folder: Path) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in folder.glob("*.txt")}
 
     def killed(self, at_replacement: bool) -> bool:
-        """Kill one update, repeat it, and return whether the result is right."""
+        """Kill one command, repeat it, and return whether the result is right."""
         self.reset()
         child, wait = begin(self.words), self.draw.uniform(0, self.seconds)
-        record, end = self.made / ".lasformer-update/updates", time.monotonic() + 60
-        while at_replacement and not record.exists() and time.monotonic() < end:
+        placed, end = self.made / "0.txt", time.monotonic() + 60
+        while at_replacement and not placed.exists() and time.monotonic() < end:
             time.sleep(0.0002)
         time.sleep(self.draw.uniform(0, 0.004) if at_replacement else wait)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         done = all([ends(self.words), ends(self.words), ends(self.words)])
-        return done and self.contents() == self.whole
+        return done and self.contents(self.made) == self.whole and self.contents(self.first) == self.old
 
 
 def main() -> None:

@@ -45,6 +45,7 @@ class Spec(NamedTuple):
         metavar: placeholder for the value.
         minimum, above, maximum: limits of a number; ``above`` is exclusive.
         append: whether each value needs the option again.
+        number: how many values an option with several has; 0 for any number.
         bare: value if the option is given without one.
         read: function that reads the value, instead of its type.
         writes: for an output, what may stand in its place, see :data:`OWN`; empty for others.
@@ -61,11 +62,12 @@ class Spec(NamedTuple):
     flag: str = ""
     choices: Sequence[Any] | Callable[[], Sequence[Any]] | None = None
     values: Sequence[Any] | Callable[[], Sequence[Any]] | None = None
-    metavar: str | None = None
+    metavar: str | tuple[str, ...] | None = None
     minimum: float | None = None
     above: float | None = None
     maximum: float | None = None
     append: bool = False
+    number: int = 0
     bare: Any = None
     read: Callable[[str], Any] | None = None
     writes: str = ""

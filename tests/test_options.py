@@ -16,7 +16,6 @@ from helpers import ROOT
 from fairseq_lasformer.cli.main import COMMANDS, main
 from fairseq_lasformer.cli.parser import declare, make
 from fairseq_lasformer.cli.translate_options import Translate
-from fairseq_lasformer.cli.update import Update
 from fairseq_lasformer.data.prepare_config import DEFAULTS, PrepareConfig
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.settings import TrainOptions
@@ -136,7 +135,6 @@ def another(one: Option, tmp_path: Path) -> Any:
 
 NEEDED: dict[type, dict[str, Any]] = {
     Translate: {"model": Path("m")},
-    Update: {name: Path("f") for name in ("model", "old", "translated", "new", "out")},
 }
 
 
@@ -162,12 +160,12 @@ def test_the_content_of_files_counts_not_their_name(tmp_path):
         text_settings(Translate(model=Path("m"), glossary=tmp_path / "none"))
 
 
-@pytest.mark.parametrize("cls", [Translate, Update])
+@pytest.mark.parametrize("cls", [Translate])
 def test_what_is_not_in_a_key_is_compared_by_the_command_or_changes_nothing(cls):
     apart = {one.name for one in options_of(cls) if one.spec.apart}
-    assert apart <= {"model", "data", "memory", "input", "old", "translated", "new", "machine"}
+    assert apart <= {"model", "data", "memory", "input", "since"}
     nothing = {one.name for one in options_of(cls) if one.spec.changes == NOTHING}
-    assert nothing <= {"out", "report", "shard", "overwrite", "quiet", "verbose", "exit_code", "strict"}
+    assert nothing <= {"out", "report", "shard", "overwrite", "quiet", "verbose", "strict"}
     speed = {one.name for one in options_of(cls) if one.spec.changes == SPEED}
     assert speed <= {"device", "max_tokens", "jobs", "engine"}
 

@@ -41,7 +41,6 @@ class Command(NamedTuple):
 GROUPS = {
     "translate": {
         "translate": Command("translate files, folders or standard input, in any known format", "translate"),
-        "update": Command("update a translation: translate what has changed in its source", "update"),
         "explain": Command("show which earlier line decided a word of a translation", "explain"),
         "memory": Command("build a translation memory, look up sentences in one, or list its terms", "memory"),
         "serve": Command("run a translation server with a web page", "serve"),
@@ -91,6 +90,7 @@ GROUPS = {
 COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 GONE: dict[str, str] = {
+    "update": "lasformer translate MODEL NEW --since OLD OLD_TRANSLATION -o OUT",
     "options": "configs/reference.yaml has every option of model, criterion and task, with its default",
     "export": "ct2-fairseq-converter of CTranslate2 reads dense checkpoints of fairseq; others translate here alone",
 }

@@ -26,15 +26,11 @@ def check_outputs(options: Any) -> None:
     for name, kind in [(one.name, one.spec.writes) for one in declared if one.spec.writes]:
         for path in [path for other, path in named if other == name]:
             for other, file in named:
-                if other != name and (name, other) not in _ALLOWED and same_file(path, file):
+                if other != name and same_file(path, file):
                     raise InputError(f"{path}: is written, but also {_said(other)}; choose another file")
             free = kind == OWN or getattr(options, "overwrite", False) or path.parts[:2] == ("/", "dev")
             if not free and path.is_file() and not _is_ours(path, kind):
                 raise InputError(f"{path}: exists already; --overwrite replaces it")
-
-
-_ALLOWED = {("out", "translated")}
-"""Pairs of an output and an input that may be the same: ``lasformer update`` can work in place."""
 
 
 def _said(name: str) -> str:

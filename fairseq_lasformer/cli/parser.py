@@ -33,6 +33,8 @@ def _arguments(one: Option) -> dict[str, Any]:
     found |= {"type": spec.read or one.base, "metavar": spec.metavar, "choices": one.choices}
     if spec.append:
         return found | {"action": "append"}
+    if spec.number:
+        return found | {"nargs": spec.number}
     if spec.bare is not None:
         return found | {"nargs": "?", "const": spec.bare}
     if one.many:

@@ -34,7 +34,7 @@ from fairseq_lasformer.shared_options import shard_of
 if TYPE_CHECKING:
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
     from fairseq_lasformer.file_translation.files_worker import Job, Options, Result
-    from fairseq_lasformer.file_translation.reading import Blocks
+    from fairseq_lasformer.file_translation.reading import Blocks, Given
 
 _BINARY = ("docx", "odt")
 
@@ -134,6 +134,7 @@ def _form(args: Translate, place: Path) -> str:
 
 def _to_standard_output(args: Translate, place: Path) -> None:
     from fairseq_lasformer import formats
+    from fairseq_lasformer.file_translation.files_worker import earlier
     from fairseq_lasformer.file_translation.outputs import present
 
     form = _form(args, place)
@@ -153,7 +154,9 @@ def _to_standard_output(args: Translate, place: Path) -> None:
     except InputError as e:
         raise InputError(str(e) if str(e).startswith(str(args.model)) else f"{name}: {e}") from e
     with _bar(args, hidden=not sys.stderr.isatty()) as bar:
-        given = given_of(args.given, data, form, args.encoding, languages)
+        given: Given | None = given_of(args.given, data, form, args.encoding, languages)
+        if args.former is not None:
+            given = earlier(*args.former, form, args.encoding, languages)
         (done,) = translator.translate([file], bar.update, begin=_growing(bar), given=[given])
     try:
         sys.stdout.buffer.write(present(done, args.format))
@@ -193,7 +196,7 @@ def _file(args: Translate, place: Path) -> None:
         raise InputError(f"{target}: cannot be written (a link to itself)") from e
     if same:
         raise InputError(f"{target}: is the file to translate; choose a different one with -o")
-    _run(args, [Job(source, target, form)], target.parent / f".{short_name(target.name)}.lasformer")
+    _run(args, [Job(source, target, form, args.former)], target.parent / f".{short_name(target.name)}.lasformer")
 
 
 def _files(args: Translate, places: Sequence[Path]) -> None:
@@ -221,13 +224,13 @@ def _folder(args: Translate, place: Path) -> None:
 
     number, total = shard_of(args.shard)
     out = Path(args.place)
-    found = plan(place, out, args.format, args.form)
+    found = plan(place, out, args.format, args.form, args.former)
     if not found.jobs:
         raise InputError(f"{place}: contains no file of a known format; choose one with --from")
-    if found.others and not args.quiet:
-        names = ", ".join(str(path.relative_to(place)) for path in found.others[:5])
-        more = ", …" if len(found.others) > 5 else ""
-        print(f"skipped, of unknown format: {names}{more} ({len(found.others)})", file=sys.stderr)
+    for what, paths in (("skipped, of unknown format", found.others), ("gone; not translated", found.gone)):
+        if paths and not args.quiet:
+            names = ", ".join(path.name for path in paths[:5]) + (", …" if len(paths) > 5 else "")
+            print(f"{what}: {names} ({len(paths)})", file=sys.stderr)
     sources = [job.source for job in found.jobs]
     _run(args, found.jobs[number::total], _folders_state(out, number, total), sources)
 
@@ -306,7 +309,7 @@ def _results(
     worker = Elsewhere(partial(worker_of, sent(args)), state.absolute(), options, model_of(args))
     resources = Resources(args.jobs, max(1, cores() // args.jobs) if args.jobs > 1 else 0)
     check = 0 if args.engine == "processes" else CHECKED
-    absolute = [job._replace(source=job.source.absolute()) for job in jobs]
+    absolute = [job.absolute() for job in jobs]
     for result in translate_elsewhere(engine, worker, absolute, state, settings, options, resources, check):
         bar.update()
         yield result

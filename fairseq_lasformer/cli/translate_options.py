@@ -97,6 +97,14 @@ class Translate(Data, Reading, Beam, Remembering, Device, Decoding, Engine, Mess
     overlap: int | None = overlap()
     glossary: Path | None = glossary()
     given: Path | None = given()
+    since: tuple[Path, ...] = option(
+        (),
+        "an earlier version of the file or folder, and its translation, edited or not: what has not changed keeps it, "
+        "and the rest is translated in between",
+        metavar=("OLD", "OLD_TRANSLATION"),
+        number=2,
+        apart=True,
+    )
     no_look_ahead: bool = option(False, "ignore given lines when translating those before them")
     unreviewed: bool = option(
         False, "also read fuzzy and unreviewed translations of .po and XLIFF files as context (default: finished ones)"
@@ -129,6 +137,11 @@ class Translate(Data, Reading, Beam, Remembering, Device, Decoding, Engine, Mess
         """``out`` of a translation that needs one; empty without it."""
         return self.out or ""
 
+    @property
+    def former(self) -> tuple[Path, Path] | None:
+        """``since``; None without it."""
+        return (self.since[0], self.since[1]) if self.since else None
+
 
 FILES = ("glossary", "memory", "given")
 """Options that name the files on which a translation depends."""
@@ -144,6 +157,8 @@ def check(args: Translate) -> None:
         raise InputError("--nbest: needs --format tsv or jsonl, which have room for more than one translation")
     if elsewhere(args) and len(args.input) == 1 and not Path(args.input[0]).is_dir():
         raise InputError("--jobs and --engine: only for a folder; a file is one document, which one worker translates")
+    if args.since and (args.given or len(args.input) > 1 or args.input == ("-",)):
+        raise InputError("--since: for one file or folder that is named, without --given")
     if args.encoding_out is not None:
         try:
             "".encode(args.encoding_out)
@@ -175,7 +190,7 @@ def files_options(args: Translate, inputs: Sequence[Path] = ()) -> Options:
 
     finishing = Finishing(not args.no_review_marks, args.subtitle_width, args.encoding_out)
     named = [Path(path) for name in (*FILES, "shortlist") if (path := getattr(args, name)) is not None]
-    others = frozenset(path.resolve() for path in [*inputs, *named])
+    others = frozenset(path.resolve() for path in [*inputs, *named, *args.since])
     return Options(args.format, args.encoding, args.overwrite, args.any_language, finishing, others)
 
 
@@ -222,7 +237,7 @@ def data_and_memory_of(args: Translate) -> tuple[DataConfig, Memory | None]:
 def sent(args: Translate) -> Translate:
     """Return the options to send to workers, with paths that are valid in any working folder."""
     paths: dict[str, Any] = {name: value.absolute() for name, value in vars(args).items() if isinstance(value, Path)}
-    return replace(args, **paths)
+    return replace(args, **paths, since=())
 
 
 def worker_of(args: Translate) -> FileTranslator:

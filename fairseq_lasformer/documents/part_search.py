@@ -103,20 +103,6 @@ class PartSearch:
         own = document.sentences[part.start - part.context : part.start + part.size]
         return self._joined([*remembered, *own], 0)
 
-    def target(self, document: Source, part: Span, lines: Sequence[Line], size: int | None = None) -> Tensor:
-        """Return the tokens of the translation of a part, its context and its memory pairs, like :meth:`example`.
-
-        Args:
-            size: number of the part's own lines, from the first on; default: all. If not all, the tokens end with the
-                separator before the next line.
-        """
-        remembered = [target for _, target in self.remembered(document, part)]
-        end = part.start + (part.size if size is None else size)
-        made = self._joined([*remembered, *(line.tokens for line in lines[part.start - part.context : end])], 1)
-        if end < part.start + part.size and self.ends[1] is not None:
-            made[-1] = self.ends[1]
-        return made
-
     def _joined(self, lines: Sequence[Tensor], side: int) -> Tensor:
         return joined(lines, self.ends[side], self.tags[side], self.eos[side])
 

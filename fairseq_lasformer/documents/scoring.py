@@ -62,33 +62,13 @@ def log_probabilities(
 ) -> list[Tensor]:
     """Return the log probabilities of all tokens of each target, end of sentence included: a float32 tensor each.
 
-    See :func:`against_best`.
-    """
-    return [tokens for (tokens,) in _scored(model, dictionary, examples, max_tokens, device, lambda *_: (), done)]
-
-
-def against_best(
-    model: BaseFairseqModel,
-    dictionary: Dictionary,
-    examples: Sequence[tuple[Tensor, Tensor]],
-    max_tokens: int,
-    device: torch.device | str,
-    done: Callable[[int], object] = lambda n: None,
-) -> list[tuple[Tensor, Tensor]]:
-    """Return the log probabilities of all target tokens, end of sentence included, and of the most likely words there.
-
     Args:
         model: a model in evaluation mode.
         examples: int64 tokens of source and target, each with its end of sentence.
         max_tokens: maximum number of tokens per batch, padding included.
         done: called with the number of examples of each finished batch.
     """
-
-    def best(every: Tensor, targets: Tensor) -> tuple[Tensor]:
-        return (every.max(2).values,)
-
-    scored = _scored(model, dictionary, examples, max_tokens, device, best, done)
-    return [(tokens, most) for tokens, most in scored]
+    return [tokens for (tokens,) in _scored(model, dictionary, examples, max_tokens, device, lambda *_: (), done)]
 
 
 def against_second(
@@ -100,7 +80,7 @@ def against_second(
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return the log probabilities of all target tokens, those of the most likely other words there, and these words.
 
-    See :func:`against_best`. The padding symbol and the unknown word are not among the others.
+    See :func:`log_probabilities`. The padding symbol and the unknown word are not among the others.
     """
     excluded = torch.tensor([dictionary.pad(), dictionary.unk()])
 
@@ -123,7 +103,7 @@ def _scored(
     further: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     done: Callable[[int], object] = lambda n: None,
 ) -> list[tuple[Tensor, ...]]:
-    """Score targets; see :func:`against_best`.
+    """Score targets; see :func:`log_probabilities`.
 
     Args:
         further: returns what else is wanted, each [B, N], from the log probabilities of all words [B, N, vocabulary]
@@ -168,7 +148,7 @@ def of_spans(
     Only these places are projected to the vocabulary, and nothing is computed after the last.
 
     Args:
-        examples, max_tokens: see :func:`against_best`.
+        examples, max_tokens: see :func:`log_probabilities`.
         spans: the places in each target; at least one.
     """
     pad, eos = dictionary.pad(), dictionary.eos()

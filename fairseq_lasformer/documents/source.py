@@ -74,11 +74,6 @@ def rest_of(parts: Sequence[Span], place: int, context: int) -> list[Span]:
     return [first._replace(start=place, size=first.start + first.size - place, context=before), *rest[1:]]
 
 
-def with_item(items: Sequence[T], i: int, item: T) -> list[T]:
-    """Copy a sequence with one item replaced."""
-    return [*items[:i], item, *items[i + 1 :]]
-
-
 def runs(numbers: Sequence[int], gap: int) -> list[tuple[int, int]]:
     """Return the first and last of each run of ascending numbers that are at most ``gap`` apart."""
     found: list[tuple[int, int]] = []

@@ -25,7 +25,7 @@ from fairseq_lasformer.file_translation.files_worker import (
     Waiting,
 )
 from fairseq_lasformer.file_translation.outputs import suffix
-from fairseq_lasformer.file_translation.reading import Blocks
+from fairseq_lasformer.file_translation.reading import Given
 from fairseq_lasformer.files import file_hash, locked, remove_folder
 from fairseq_lasformer.resume import key_of
 
@@ -39,25 +39,43 @@ DONE, LOCK = ".lasformer-done", ".lasformer-lock"
 
 
 class Plan(NamedTuple):
-    """The files of a folder."""
+    """The files of a folder.
+
+    Attributes:
+        others: files of unknown formats.
+        gone: earlier sources that no longer exist.
+    """
 
     jobs: list[Job]
     others: list[Path]
+    gone: list[Path] = []
 
 
-def plan(folder: Path, out: Path, output: str = "text", form: str | None = None) -> Plan:
+def plan(
+    folder: Path,
+    out: Path,
+    output: str = "text",
+    form: str | None = None,
+    since: tuple[Path, Path] | None = None,
+) -> Plan:
     """List the files of a folder and its subfolders, except hidden ones, and where their translations go.
 
     Args:
         out: folder for the translations; it is not itself translated.
         output: see :func:`outputs.present`.
         form: format of all files; default: by the endings of their names.
+        since: folders of the earlier sources and of their translations, whose files have the same names.
 
     Raises:
-        InputError: both folders are the same.
+        InputError: an output would be an input, or a folder is missing.
     """
     if folder.resolve() == out.resolve():
         raise InputError(f"{out}: is the folder to translate; choose a different one with -o")
+    for earlier in since or ():
+        if not earlier.is_dir():
+            raise InputError(f"--since {earlier}: not a folder, but {folder} is")
+        if out.resolve() == earlier.resolve():
+            raise InputError(f"-o {out}: is also a folder of --since; choose a different one")
     jobs, others = [], []
     inside = out.resolve().is_relative_to(folder.resolve())
     for path in sorted(folder.rglob("*")):
@@ -70,8 +88,15 @@ def plan(folder: Path, out: Path, output: str = "text", form: str | None = None)
         if known is None:
             others.append(path)
         else:
-            jobs.append(Job(path, out / name.with_name(name.name + suffix(output)), known))
-    return Plan(jobs, others)
+            before = None if since is None else (since[0] / name, since[1] / name)
+            if before is not None and not any(earlier.exists() for earlier in before):
+                before = None  # a new file
+            jobs.append(Job(path, out / name.with_name(name.name + suffix(output)), known, before))
+    if since is None:
+        return Plan(jobs, others)
+    names = {job.source.relative_to(folder) for job in jobs}
+    old = [job.source for job in plan(since[0], out, output, form).jobs]
+    return Plan(jobs, others, [path for path in old if path.relative_to(since[0]) not in names])
 
 
 def translate_jobs(
@@ -82,7 +107,7 @@ def translate_jobs(
     options: Options = Options(),  # noqa: B008
     begin: Callable[[int], object] = lambda n: None,
     tick: Callable[[int], object] = lambda n: None,
-    given: Mapping[Path, Blocks | None] | None = None,
+    given: Mapping[Path, Given | None] | None = None,
 ) -> Iterator[Result]:
     """Translate files, and yield the result of each. Files done before with the same settings are not repeated.
 
@@ -92,7 +117,7 @@ def translate_jobs(
         options: options for reading, writing and overwriting files.
         begin: called with the number of sentences in files about to be translated.
         tick: called with the number of sentences translated.
-        given: translations of some blocks, by file.
+        given: what is known of the translations, by file.
 
     Raises:
         InputError: another process works on the same folder, or it cannot be written.
@@ -179,7 +204,7 @@ def _batches(
     Args:
         together: approximate bytes of a batch's files.
     """
-    inputs = {job.source.resolve() for job in jobs} | options.inputs
+    inputs = {path.resolve() for job in jobs for path in (job.source, *(job.since or ()))} | options.inputs
     results: list[Result] = []
     waiting: list[Waiting] = []
     size = 0
@@ -187,7 +212,8 @@ def _batches(
         try:
             data = job.source.read_bytes()
             digest = hashlib.sha256(data).hexdigest()
-            key = key_of(digest, job.form, options.output, options.encoding, options.finishing, *settings)
+            known = [hashlib.sha256(path.read_bytes()).hexdigest() for path in job.since or ()]
+            key = key_of(digest, job.form, options.output, options.encoding, options.finishing, *settings, *known)
             if done.has(key, job.target):
                 results.append(Result(job, facts=done.facts(key, job.target)))
                 continue

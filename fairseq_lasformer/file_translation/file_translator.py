@@ -18,7 +18,7 @@ from fairseq_lasformer.documents.word_attention import word_alignment
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.doubts import doubts, lost_numbers
 from fairseq_lasformer.file_translation.journal import Journal
-from fairseq_lasformer.file_translation.reading import Blocks, FileDocument, FileReader
+from fairseq_lasformer.file_translation.reading import FileDocument, FileReader, Given
 from fairseq_lasformer.file_translation.translated import SentenceCounts, TranslatedFile, TranslatedSentence
 from fairseq_lasformer.formats import Finishing, OpenFile
 from fairseq_lasformer.formats.compose import compose
@@ -102,7 +102,7 @@ class FileTranslator:
         tick: Callable[[int], object] = lambda n: None,
         journals: Sequence[Path | None] | None = None,
         begin: Callable[[int], object] = lambda n: None,
-        given: Sequence[Blocks | None] | None = None,
+        given: Sequence[Given | None] | None = None,
     ) -> list[TranslatedFile]:
         """Translate files together, each as one document; see :meth:`translate_each`.
 
@@ -122,7 +122,7 @@ class FileTranslator:
         tick: Callable[[int], object] = lambda n: None,
         journals: Sequence[Path | None] | None = None,
         begin: Callable[[int], object] = lambda n: None,
-        given: Sequence[Blocks | None] | None = None,
+        given: Sequence[Given | None] | None = None,
     ) -> Iterator[tuple[int, TranslatedFile | InputError]]:
         """Translate files together, each as one document, and yield each when its last sentence is done.
 
@@ -130,7 +130,7 @@ class FileTranslator:
             tick: called with numbers of translated sentences.
             journals: for each file, a place to keep its lines until it is done, for a killed run to resume from.
             begin: called with the total number of sentences.
-            given: for each file, translations of some of its blocks.
+            given: for each file, what is known of its translation.
 
         Yields:
             the number of a file, and the translated file, or the reason why it could not be written.

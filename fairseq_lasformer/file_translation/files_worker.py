@@ -15,7 +15,7 @@ from fairseq_lasformer.executors import Report, Worker
 from fairseq_lasformer.file_translation.done import Made
 from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.file_translation.outputs import present
-from fairseq_lasformer.file_translation.reading import Blocks
+from fairseq_lasformer.file_translation.reading import Earlier, Given
 from fairseq_lasformer.file_translation.translated import TranslatedFile
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.formats.block import Unread
@@ -25,11 +25,21 @@ PARTS, MADE = ".lasformer-parts", ".lasformer-made"
 
 
 class Job(NamedTuple):
-    """A file to translate."""
+    """A file to translate.
+
+    Attributes:
+        since: an earlier version and its translation, whose unchanged texts are kept; None for none.
+    """
 
     source: Path
     target: Path
     form: str
+    since: tuple[Path, Path] | None = None
+
+    def absolute(self) -> Job:
+        """Return the job for processes with other working folders, which do not write its target."""
+        since = None if self.since is None else (self.since[0].absolute(), self.since[1].absolute())
+        return self._replace(source=self.source.absolute(), since=since)
 
 
 class Options(NamedTuple):
@@ -110,6 +120,30 @@ class Batch(NamedTuple):
 class _Open(NamedTuple):
     waiting: Waiting
     file: OpenFile
+    earlier: Earlier | None = None
+
+
+def earlier(source: Path, translation: Path, form: str, encoding: str | None, languages: tuple[str, str]) -> Earlier:
+    """Read an earlier version of a file and its translation.
+
+    Raises:
+        InputError: one cannot be read, or their format contains translations itself.
+    """
+    if form in ("po", "xliff"):
+        raise InputError(
+            f"--since: not for {form}, which contains its own translation; merge the new source into it (msgmerge, "
+            "your tool), and what is missing is translated, with the rest as context"
+        )
+    files = []
+    for path, language in zip((source, translation), languages):
+        try:
+            file = formats.read(path.read_bytes(), form, encoding, language=language)
+        except OSError as e:
+            raise InputError(f"--since {path}: cannot be read ({e.strerror})") from e
+        except InputError as e:
+            raise InputError(f"--since {path}: {e}") from e
+        files.append(file._replace(finished=()))
+    return Earlier(*files)
 
 
 class Files(Worker[Batch, Iterator[Result]]):
@@ -119,7 +153,7 @@ class Files(Worker[Batch, Iterator[Result]]):
         put: stores a translation.
         parts: folder in which the lines of unfinished files are kept; None keeps none.
         opening: called with the number of sentences in files about to be translated.
-        given: translations of some blocks, by file.
+        given: what is known of the translations, by file.
     """
 
     def __init__(
@@ -129,7 +163,7 @@ class Files(Worker[Batch, Iterator[Result]]):
         put: Callable[[Waiting, Made], Result],
         parts: Path | None = None,
         opening: Callable[[int], object] = lambda n: None,
-        given: Mapping[Path, Blocks | None] | None = None,
+        given: Mapping[Path, Given | None] | None = None,
     ) -> None:
         self.translator, self.options, self.put, self.parts = translator, options, put, parts
         self.opening, self.given = opening, given or {}
@@ -156,7 +190,8 @@ class Files(Worker[Batch, Iterator[Result]]):
             except OSError as e:
                 raise InputError(f"cannot be read ({e.strerror or e})") from e
         file = self.translator.open(data, job.form, options.encoding, options.finishing, options.any_language)
-        return _Open(waiting, file)
+        languages, encoding = self.translator.languages, options.encoding
+        return _Open(waiting, file, None if job.since is None else earlier(*job.since, job.form, encoding, languages))
 
     def _written(self, opened: _Open, made: TranslatedFile | InputError, seconds: float) -> Result:
         job, note = opened.waiting.job, opened.file.note
@@ -184,7 +219,7 @@ class Files(Worker[Batch, Iterator[Result]]):
         failure: Exception | None = None
         try:
             journals = [self._journal(one) for one in opened]
-            its = [self.given.get(one.waiting.job.source) for one in opened]
+            its = [one.earlier or self.given.get(one.waiting.job.source) for one in opened]
             for i, made in self.translator.translate_each([one.file for one in opened], tick, journals, begin, its):
                 written.add(i)
                 yield opened[i], made

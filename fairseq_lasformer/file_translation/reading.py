@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from fairseq_lasformer.data.examples import ExampleCodec
@@ -17,6 +18,17 @@ from fairseq_lasformer.text.lines import clean_line, split_lines, with_plain_let
 
 Blocks = Mapping[int, Block]
 """Translations of some blocks of a file, by their numbers, from 0."""
+
+
+class Earlier(NamedTuple):
+    """An earlier version of a file, and its translation, edited or not; see :meth:`FileReader.read`."""
+
+    file: OpenFile
+    translation: OpenFile
+
+
+Given = Blocks | Earlier
+"""What is known of a file's translation."""
 
 
 class FileDocument(NamedTuple):
@@ -69,15 +81,34 @@ class FileReader:
         self.codec, self.unreviewed, self.unknown = codec, unreviewed, unknown
         self.split, self.split_target = (whole if lines else splitter(language) for language in languages)
 
-    def read(self, file: OpenFile, given: Blocks | None = None) -> FileDocument:
+    def read(self, file: OpenFile, given: Given | None = None) -> FileDocument:
         """Read a file as a document; no sentence is longer than the model's limit.
 
         Args:
-            given: translations of some blocks.
+            given: translations of some blocks; or an earlier version, whose unchanged paragraphs and sentences keep
+                their translation.
 
         Raises:
-            InputError: a given translation is too long.
+            InputError: a given translation is too long, or does not belong to the earlier version.
         """
+        if not isinstance(given, Earlier):
+            return self._read(file, given)
+        old, translation = given
+        if len(old.blocks) != len(translation.blocks):
+            cues = ", or their sentences end in other cues: try --from cues" if old.units else ""
+            raise InputError(
+                f"--since: the old source has {len(old.blocks)} paragraphs, but its translation has "
+                f"{len(translation.blocks)}; not versions of the same document{cues}"
+            )
+        same = unchanged([block.text for block in old.blocks], [block.text for block in file.blocks])
+        kept = {i: translation.blocks[j] for i, j in same.items() if old.blocks[j] == file.blocks[i]}
+        before, now = self._read(old, dict(enumerate(translation.blocks))), self._read(file, kept)
+        for i, j in unchanged(before.lines, now.lines).items():  # sentences of changed paragraphs
+            if j + 1 in before.given:
+                now.given.setdefault(i + 1, before.given[j + 1])
+        return now
+
+    def _read(self, file: OpenFile, given: Blocks | None) -> FileDocument:
         cuts = [0]
         fitting = self._fitting(cuts)
         found = FileDocument(file, [], [], 0, [], {}, [], {})
@@ -148,6 +179,12 @@ class FileReader:
             ]
 
         return split
+
+
+def unchanged(old: Sequence[str], new: Sequence[str]) -> dict[int, int]:
+    """Return the numbers of the texts that stay in order: those of the old ones, by those of the new ones."""
+    found = difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    return {run.b + i: run.a + i for run in found for i in range(run.size)}
 
 
 def given_lines_of_text(

@@ -229,9 +229,6 @@ LASFORMER = {
     "prune": command("prune", "CHECKPOINT", "OUT/out.pt", "--groups", "decoder.0"),
     "average": command("average", "OUT/out.pt", "CHECKPOINT", "CHECKPOINT"),
     "back-translate": command("back-translate", "FOLDER", "DATA", "OUT/run.yaml"),
-    "update": command(
-        "update", "FOLDER", "OUT/text.txt", "OUT/text.txt", "OUT/text.txt", "-o", "OUT/updated.txt", "--data", "DATA"
-    ),
     "explain": command("explain", "FOLDER", "OUT/text.txt", "--data", "DATA"),
     "distil": command("distil", "FOLDER", "DATA", "OUT/student.yaml"),
     # these start fairseq-train or fairseq-hydra-train, processes that take seconds: see their own test

@@ -32,7 +32,7 @@ def words_of(name: str, values: dict[str, str]) -> list[str]:
             given = some if one.choices else value or f"no-{one.name}"
             positional += [given] * (2 if one.name == "checkpoints" else 1)
         elif value is not None or (one.default is dataclasses.MISSING and not one.many):
-            words += [one.flag, some]
+            words += [one.flag, *[some] * (one.spec.number or 1)]
     return words + positional
 
 
@@ -42,7 +42,6 @@ PAIRS = [
     for output in its
     for other in its
     if output.spec.writes and is_path(other) and output is not other
-    if (name, output.name, other.name) != ("update", "out", "translated")
 ]
 
 
@@ -59,7 +58,7 @@ def test_no_output_is_an_input(name, output, other, tmp_path, monkeypatch, capsy
 
 
 def test_all_pairs_are_tried():
-    assert len(PAIRS) > 50 and {name for name, *_ in PAIRS} >= {"translate", "update", "average", "score", "prepare"}
+    assert len(PAIRS) > 50 and {name for name, *_ in PAIRS} >= {"translate", "average", "score", "prepare"}
 
 
 WRITTEN = [

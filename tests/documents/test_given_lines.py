@@ -11,9 +11,6 @@ import torch
 from fairseq_lasformer.documents.given_lines import parse_given
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.documents.requests import Request
-from fairseq_lasformer.documents.scoring import against_best, log_probabilities
-from fairseq_lasformer.documents.source import Line
-from fairseq_lasformer.documents.updating import EDITED, KEPT, NEW, Former, Updater, _gone, kept_lines
 from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search import beginning
@@ -135,116 +132,6 @@ def test_a_beginning_is_read_in_one_pass(trained_folder, dtypes, monkeypatch):
     assert [line.tokens.tolist() for line in fast] == [line.tokens.tolist() for line in slow]
     # which of them are read at once depends on the batch, and must not be seen
     assert [line.score for line in fast] == [line.score for line in slow]
-
-
-def test_lines_are_aligned_with_their_former_ones():
-    assert kept_lines(["a", "b", "c"], ["a", "x", "c", "d"]) == [0, None, 2, None]
-    assert _gone([0, None, 2], 3) == [2] and _gone([1, 2], 3) == [0] and _gone([0, 1, 2], 3) == []
-
-
-def test_an_update_translates_what_is_new(model):
-    old = [line for line in TEXT if line]
-    translated = [line for line in lines_of(model) if line]
-    translator = model.translator(3)
-    new = [*old[:2], "w2 w2", *old[2:]]
-    kept = kept_lines(old, new)
-    former = model.source(Request.of("\n".join(old), given=dict(enumerate(translated, 1))), translator)
-    known = {i + 1: translated[j] for i, j in enumerate(kept) if j is not None}
-    document = model.source(Request.of("\n".join(new), given=known), translator)
-    ticks = []
-    found = Updater(translator, "cpu").update(Former(former, ()), document, kept, ticks.append)
-    assert sum(ticks) == len(new) and found.states[2] == NEW and found.states[:2] == [KEPT, KEPT]
-    assert all(torch.equal(found.lines[i].tokens, document.given[i]) for i in (0, 1, 3, 4, 5))
-    alone = translator.translate_parts([(document, Span(0, 2, 2, 2), found.lines[:2])], "cpu")[0]
-    assert torch.equal(found.lines[2].tokens, alone[0].tokens)  # with a given line after it
-    unchanged = Updater(translator, "cpu").update(Former(former, ()), former, range(len(old)))
-    assert unchanged.states == [KEPT] * len(old) and unchanged.contradicted == []
-
-
-def test_lines_that_the_new_context_contradicts_are_translated_again(model, monkeypatch):
-    old = [line for line in TEXT if line]
-    translator = model.translator(2)
-    translated = [line for line in lines_of(model) if line]
-    former = model.source(Request.of("\n".join(old), given=dict(enumerate(translated, 1))), translator)
-    new = ["w8 w8", *old[1:]]
-    kept = kept_lines(old, new)
-    document = model.source(
-        Request.of("\n".join(new), given={i + 1: translated[j] for i, j in enumerate(kept) if j is not None}),
-        translator,
-    )
-    other = torch.tensor([7, 8, 9])
-
-    def scores(self, document, lines, parts=None, size=None):
-        """As if the old text preferred the fourth line as it was, and the new text a different one."""
-        is_old = len(document.sentences[0]) == len(former.sentences[0]) and torch.equal(
-            document.sentences[0], former.sentences[0]
-        )
-        found = {}
-        for i, line in enumerate(lines[: size or len(lines)]):
-            good = (i != 3) or (is_old != torch.equal(line.tokens, other))
-            found[i] = torch.full((1,), -0.01 if good else -5.0), torch.zeros(1)
-        return found
-
-    again = Former(former, ())._replace(edited=())
-    monkeypatch.setattr(Updater, "_scores", scores)
-    line = type(translator.translate([former], "cpu")[0][0])(other, -1.0, False, False)
-    monkeypatch.setattr(Updater, "_again", lambda self, d, lines, numbers: {i: line for i in numbers})
-    found = Updater(translator, "cpu").update(again, document, kept)
-    assert found.states == [NEW, KEPT, KEPT, "re-read", KEPT] and torch.equal(found.lines[3].tokens, other)
-    found = Updater(translator, "cpu").update(Former(former, (3,)), document, kept)
-    assert found.states[3] == EDITED and found.contradicted == [3]
-    found = Updater(translator, "cpu", touch_edits=True).update(Former(former, (3,)), document, kept)
-    assert found.states[3] == "re-read"
-
-
-def test_lines_after_an_edit_are_not_taken_for_edits(model, monkeypatch):
-    old = [line for line in TEXT if line]
-    translator = model.translator(2)
-    known = dict(enumerate([line for line in lines_of(model) if line], 1))
-    former = model.source(Request.of("\n".join(old), given=known), translator)
-    document = model.source(Request.of("\n".join([*old, "w8 w8"]), given=known), translator)
-    edit, free = former.given[1], torch.tensor([7, 8, 9])
-    asked = []
-
-    def scores(self, document, lines, parts=None, size=None):
-        """As if the second line were edited, and all lines after it unlikely for that reason."""
-        found = {}
-        for i, line in enumerate(lines[: size or len(lines)]):
-            after = i > 1 and torch.equal(lines[1].tokens, edit)
-            unlike = after or (i == 1 and torch.equal(line.tokens, edit))
-            found[i] = torch.full((1,), -9.0 if unlike else -0.1), torch.zeros(1)
-        return found
-
-    def again(self, document, lines, numbers):
-        asked.append(list(numbers))
-        return {i: Line(free if i in (1, 2) else lines[i].tokens, -1.0, False, False) for i in numbers}
-
-    monkeypatch.setattr(Updater, "_scores", scores)
-    monkeypatch.setattr(Updater, "_again", again)
-    found = Updater(translator, "cpu").update(Former(former), document, kept_lines(old, [*old, "w8 w8"]))
-    assert found.states == [KEPT, EDITED, *[KEPT] * (len(old) - 2), NEW]
-    assert asked[0] == list(range(1, len(old)))  # one search for all suspected lines
-
-
-def test_a_line_scored_with_what_is_before_it_scores_as_in_the_whole(model):
-    translator = model.translator(2)
-    texts = [line for line in lines_of(model) if line]
-    document = model.source(
-        Request.of("\n".join(line for line in TEXT if line), given=dict(enumerate(texts, 1))), translator
-    )
-    lines = [Line(tokens, 0.0, False, False) for tokens in document.given]
-    updater = Updater(translator, "cpu")
-    whole = updater._scores(document, lines)
-    for i in range(len(lines)):
-        assert updater._sum(document, lines, i) == pytest.approx(float(whole[i][0].sum()), abs=1e-3)
-
-
-def test_scores_are_given_beside_those_of_the_best_words(model):
-    words = model.tgt_dict
-    pair = torch.tensor([5, 6, words.eos()]), torch.tensor([7, 8, words.eos()])
-    ((tokens, best),) = against_best(model.models[0], words, [pair], 100, "cpu")
-    assert torch.equal(tokens, log_probabilities(model.models[0], words, [pair], 100, "cpu")[0])
-    assert bool((best >= tokens).all()) and len(best) == 3
 
 
 def test_numbers_beyond_all_documents_are_text():
