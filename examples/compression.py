@@ -5,8 +5,8 @@
 
 It trains the demo's Lasformer with four layers on each side (configs/demo_lasformer_deep.yaml) unchanged, with
 --tie-groups, and with --group-drop 0.2. It prunes the first to half its heads and the third to half its decoder
-(lasformer prune), and trains these two further, the third also with --quantization-aware. Then it compares all of them,
-in 32 and in 8 bits (examples/students.py). A killed run resumes where it stopped. Overrides
+(lasformer prune), and trains these two further. Then it compares all of them, in 32 and in 8 bits
+(examples/students.py). A killed run resumes where it stopped. Overrides
 (``optimization.max_update=50``) apply to the three trainings from scratch.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -47,19 +46,15 @@ PRUNED = {
 }
 """Pruned models: the model that each is made from, and how."""
 
-FURTHER = {
-    "half_the_heads": ("half_the_heads", ()),
-    "half_the_decoder": ("half_the_decoder", ()),
-    "half_the_decoder_aware": ("half_the_decoder", ("--quantization-aware",)),
-}
-"""Models trained further: the pruned model that each starts from, and how its training differs."""
+FURTHER = ("half_the_heads", "half_the_decoder")
+"""Pruned models that are trained further."""
 
 
-def further(start: Path, updates: int, differing: Sequence[str]) -> TrainOptions:
+def further(start: Path, updates: int) -> TrainOptions:
     """Return the options that train a pruned model further."""
     model = load(start)["cfg"]["model"]
     own = ["--finetune-from-model", str(start), *words_of_options(model), "--clip-norm", "1.0", "--cpu"]
-    own += ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates + updates // 20 + 1), *differing]
+    own += ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates + updates // 20 + 1)]
     return TrainOptions(
         arch="lasformer",
         max_update=updates,
@@ -88,13 +83,11 @@ def make(name: str, out: Path, updates: int, overrides: list[str]) -> None:
     own = {cut: how for cut, (start, how) in PRUNED.items() if start == name}
     for cut, how in own.items():
         progress.run(f"prune {cut}", lambda p=out / f"{cut}.pt", h=how: print(prune(run.checkpoint, p, **h)), tell=True)
-    for made, (cut, differing) in FURTHER.items():
-        if cut in own:
-            start = out / f"{cut}.pt"
+    for made in FURTHER:
+        if made in own:
+            start = out / f"{made}.pt"
             progress.run(
-                f"train {made}",
-                lambda m=made, s=start, d=differing: train_own(data, out / m, further(s, updates, d)),
-                tell=True,
+                f"train {made}", lambda m=made, s=start: train_own(data, out / m, further(s, updates)), tell=True
             )
 
 
@@ -125,7 +118,7 @@ def main() -> None:
     models = {name: out / name / "lasformer_deep" / "checkpoint_last.pt" for name in trained}
     own = [cut for cut, (start, _) in PRUNED.items() if start in trained]
     models |= {f"{cut},_as_cut": out / f"{cut}.pt" for cut in own}
-    models |= {made: out / made / "checkpoint_last.pt" for made, (cut, _) in FURTHER.items() if cut in own}
+    models |= {made: out / made / "checkpoint_last.pt" for made in FURTHER if made in own}
     for dtype in ("float32", "int8"):
         words = [str(raw), *(f"{name}={path}" for name, path in models.items()), "--data", str(out / "data/mixture")]
         words += ["--decode-dtype", dtype, "--out", str(out / f"{dtype}.json")]

@@ -62,7 +62,7 @@ def digest(path: Path | None) -> str:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from e
 
 
-def check_regular(path: Path, hint: str = "") -> None:
+def check_regular(path: Path, hint: str) -> None:
     """Refuse anything but a file: a device, a pipe or what the kernel makes up may never end.
 
     Args:

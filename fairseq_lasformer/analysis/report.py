@@ -26,7 +26,6 @@ def report(
     paths: Sequence[Path],
     out: Path,
     document: Path,
-    title: str = "Lasformer report",
     show: int = 3,
     data: Path | None = None,
     reference: Path | None = None,
@@ -53,7 +52,6 @@ def report(
     samples, views = translated(runs, document, reference, show, data, device)
     content = {"samples": samples, "views": views}
     values = {
-        "TITLE": html.escape(title),
         "FACTS": _facts(document),
         # no document may close the script element that contains it, or open another
         "DATA": json.dumps(content, ensure_ascii=False).replace("<", "\\u003c"),

@@ -116,14 +116,13 @@ class Report(Device, OverwriteOthers):
     )
     show: int = option(3, "number of its documents to show")
     data: Path | None = option(None, "prepared folder (default: the one each run was trained on)")
-    title: str = option("Lasformer report")
 
 
 def run_report(args: Report) -> None:
     from fairseq_lasformer.analysis.report import report
 
     check_writable(args.out)
-    runs = report(args.runs, args.out, args.document, args.title, args.show, args.data, args.reference, args.device)
+    runs = report(args.runs, args.out, args.document, args.show, args.data, args.reference, args.device)
     print(f"{args.out}: {', '.join(run.name for run in runs)}")
 
 

@@ -112,8 +112,14 @@ RETIRED: dict[str, dict[str, str]] = {
     "info": dict.fromkeys(
         ("--arch", "--words", "--target-words"), "name a checkpoint (lasformer train --max-update 1)"
     ),
-    "report": {"--scores": "lasformer score prints them (--bootstrap compares); curves: --tensorboard-logdir"},
-    "score": dict.fromkeys(("--windows", "--comet", "--window-lines"), "use the metric's own package"),
+    "report": {
+        "--scores": "lasformer score prints them (--bootstrap compares); curves: --tensorboard-logdir",
+        "--title": "it is the <title> of the page",
+    },
+    "score": {
+        **dict.fromkeys(("--windows", "--comet", "--window-lines"), "use the metric's own package"),
+        "--by-length": "score the short and the long documents apart",
+    },
 }
 """Options that no longer exist, by command, and what to do instead; for one release."""
 

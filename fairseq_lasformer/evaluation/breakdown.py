@@ -1,11 +1,11 @@
-"""Scores by document length and by position in the document; omitted and added lines.
+"""Scores by position in the document; omitted and added lines.
 
-Document-level systems get worse as documents get longer, and towards the end of a document (arXiv 2412.17592).
+Document-level systems get worse towards the end of a document (arXiv 2412.17592).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sacrebleu.metrics import CHRF
@@ -17,9 +17,6 @@ from fairseq_lasformer.options import option
 from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Document
 
-LENGTHS = (100, 300, 1000)
-"""Upper bounds of the length classes, in words of the reference."""
-
 QUARTERS = ("first quarter", "second quarter", "third quarter", "last quarter")
 
 SHORTEST = 8
@@ -27,24 +24,6 @@ SHORTEST = 8
 
 SHOWN = 10
 """Maximum number of omissions, and of additions, shown on a terminal."""
-
-
-def by_length(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str) -> Scores:
-    """Return ``d_bleu``, ``chrf`` and ``documents`` by the number of words in the reference.
-
-    Args:
-        hypotheses, references: the same number of documents.
-    """
-    names = [f"{a + 1}-{b} words" for a, b in zip((0, *LENGTHS), LENGTHS)] + [f">{LENGTHS[-1]} words"]
-    classes: dict[str, list[int]] = {name: [] for name in names}
-    for i, reference in enumerate(references):
-        words = sum(len(sentence.split()) for sentence in reference)
-        classes[names[sum(words > bound for bound in LENGTHS)]].append(i)
-    return {
-        name: _scores([(" ".join(hypotheses[i]), " ".join(references[i])) for i in indices], tokenize)
-        for name, indices in classes.items()
-        if indices
-    }
 
 
 def by_position(hypotheses: Sequence[Document], references: Sequence[Document], tokenize: str) -> Scores:
@@ -98,11 +77,8 @@ def omissions(hypotheses: Sequence[Document], references: Sequence[Document]) ->
 def table(name: str, scores: Scores) -> str:
     """Format the results of one system for a terminal."""
     lines: list[str] = []
-    for key in ("by_length", "by_position"):
-        for place, s in scores.get(key, {}).items():
-            lines.append(
-                f"{name}, {place}: d-BLEU {s['d_bleu']:.2f}, chrF {s['chrf']:.2f} ({s['documents']} documents)"
-            )
+    for place, s in scores.get("by_position", {}).items():
+        lines.append(f"{name}, {place}: d-BLEU {s['d_bleu']:.2f}, chrF {s['chrf']:.2f} ({s['documents']} documents)")
     if "omissions" in scores:
         found = scores["omissions"]
         lines += [_named(name, found[key], key) for key in ("omitted", "added")]
@@ -118,31 +94,25 @@ def _named(name: str, places: Sequence[Sequence[int]], what: str) -> str:
     return f"{name}: {len(places)} lines {what} in {documents} documents: {shown}{more}"
 
 
-MEASURES: dict[str, Callable[..., Scores]] = {"by_length": by_length, "by_position": by_position}
-"""The tables that take a tokeniser, by their key in ``scores.json`` and their option of ``lasformer score``."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Breakdown(FurtherScore):
-    """Scores by length and position, and omitted lines."""
+    """Scores by position, and omitted lines."""
 
-    by_length: bool = option(False, "also d-BLEU and chrF by length of the document")
-    by_position: bool = option(False, "also by quarter of the document")
+    by_position: bool = option(False, "also d-BLEU and chrF by quarter of the document")
     omissions: bool = option(
         False, "also which sentences of the reference are missing, and which lines are superfluous"
     )
 
     @property
     def asked(self) -> bool:
-        return self.by_length or self.by_position or self.omissions
+        return self.by_position or self.omissions
 
     def evaluate(self, systems: Systems) -> dict[str, Scores]:
         found: dict[str, Scores] = {}
         for name, documents in systems.hypotheses.items():
-            wanted = {key: measure for key, measure in MEASURES.items() if getattr(self, key)}
-            found[name] = {
-                key: measure(documents, systems.references, systems.tokenize) for key, measure in wanted.items()
-            }
+            found[name] = {}
+            if self.by_position:
+                found[name]["by_position"] = by_position(documents, systems.references, systems.tokenize)
             if self.omissions:
                 found[name]["omissions"] = omissions(documents, systems.references)
         return found

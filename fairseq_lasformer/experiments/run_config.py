@@ -319,7 +319,7 @@ def run(whole: RunConfig, only: Sequence[str] = (), tell: Tell = print, reuse: P
         if whole.baseline:
             runs.insert(0, _baseline(whole, preparation, options, tell))
     if whole.test:
-        report(runs, whole.out / "report.html", Path(f"{whole.test[0]}.{whole.source}"), title=whole.out.name)
+        report(runs, whole.out / "report.html", Path(f"{whole.test[0]}.{whole.source}"))
         tell(f"report: {whole.out / 'report.html'}")
     tell(f"next: lasformer translate {runs[-1]} FILE")
 

@@ -26,7 +26,7 @@ from fairseq_lasformer.file_translation.files_worker import (
 )
 from fairseq_lasformer.file_translation.outputs import suffix
 from fairseq_lasformer.file_translation.reading import Given
-from fairseq_lasformer.files import file_hash, locked, remove_folder
+from fairseq_lasformer.files import check_regular, file_hash, locked, remove_folder
 from fairseq_lasformer.resume import key_of
 
 TOGETHER = 1 << 18
@@ -212,6 +212,8 @@ def _batches(
         try:
             data = job.source.read_bytes()
             digest = hashlib.sha256(data).hexdigest()
+            for path in job.since or ():
+                check_regular(path, "; --since names an earlier version and its translation")
             known = [hashlib.sha256(path.read_bytes()).hexdigest() for path in job.since or ()]
             key = key_of(digest, job.form, options.output, options.encoding, options.finishing, *settings, *known)
             if done.has(key, job.target):

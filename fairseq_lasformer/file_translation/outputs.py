@@ -7,8 +7,6 @@ import json
 from fairseq_lasformer.file_translation.translated import TranslatedFile, TranslatedSentence
 from fairseq_lasformer.records import Json
 
-OUTPUTS = ("text", "tsv", "jsonl")
-
 
 def suffix(output: str) -> str:
     """Return what an output file's name adds to that of its input."""

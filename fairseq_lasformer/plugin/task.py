@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,6 @@ from fairseq_lasformer.plugin.optimizers.muon import mark_embeddings
 from fairseq_lasformer.plugin.patches.expert_parallel import make_expert_group
 from fairseq_lasformer.plugin.patches.timed_checkpoints import interruption
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
-from fairseq_lasformer.plugin.training.quantisation_aware import in_eight_bits
 from fairseq_lasformer.records import Log, Sample
 
 if TYPE_CHECKING:
@@ -290,7 +289,7 @@ class DocumentTranslationTask(GenerationTask):
         if self.cfg.word_dropout > 0:
             sample = drop_words(sample, self.cfg.word_dropout, self.dropped_sides)
         begun = time.monotonic()
-        with self._abort_on_oom(), self._rounded(model):
+        with self._abort_on_oom():
             result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
         if not self.timed:
             self.timed = True  # kernels are built in the first batch, so this is an upper bound
@@ -301,11 +300,8 @@ class DocumentTranslationTask(GenerationTask):
         return result
 
     def valid_step(self, sample: Sample, model: BaseFairseqModel, criterion: FairseqCriterion) -> Any:
-        with self._abort_on_oom(), self._rounded(model):
+        with self._abort_on_oom():
             return super().valid_step(sample, model, criterion)
-
-    def _rounded(self, model: BaseFairseqModel) -> AbstractContextManager[None]:
-        return in_eight_bits(model) if self.cfg.quantization_aware else nullcontext()
 
     @contextmanager
     def _abort_on_oom(self) -> Iterator[None]:

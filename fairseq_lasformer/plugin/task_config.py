@@ -111,13 +111,6 @@ class DocumentTranslationConfig(TranslationConfig):
             "are float32; bfloat16 needs AMX or AVX512-BF16 and is faster there; auto: bfloat16 if possible"
         },
     )
-    quantization_aware: bool = field(
-        default=False,
-        metadata={
-            "help": "training and validation: compute linear layers with weights rounded to 8 bits, so that the model "
-            "loses less quality with --decode-dtype int8"
-        },
-    )
     decode_dtype: ChoiceEnum(["float32", "int8"]) = field(  # type: ignore[valid-type]
         default="float32",
         metadata={

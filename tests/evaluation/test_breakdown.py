@@ -9,7 +9,6 @@ from helpers import run
 
 from fairseq_lasformer.evaluation import breakdown
 from fairseq_lasformer.evaluation.line_alignment import align
-from fairseq_lasformer.evaluation.metrics import bleu
 
 NOUNS = (
     "cat",
@@ -66,26 +65,13 @@ def test_quarters_are_those_of_the_reference():
     assert breakdown.by_position([DOCUMENT[:3]], [DOCUMENT[:3]], "13a") == {}  # too short for quarters
 
 
-def test_documents_are_scored_by_their_length():
-    documents = [DOCUMENT[:2], DOCUMENT[:20], DOCUMENT * 7]
-    wrong = [DOCUMENT[:2], [*DOCUMENT[:10], *["x"] * 10], DOCUMENT * 7]
-    found = breakdown.by_length(wrong, documents, "13a")
-    assert {name: s["documents"] for name, s in found.items()} == {
-        "1-100 words": 1,
-        "101-300 words": 1,
-        ">1000 words": 1,
-    }
-    expected = bleu(True, "13a").corpus_score([" ".join(wrong[1])], [[" ".join(documents[1])]]).score
-    assert found["101-300 words"]["d_bleu"] == expected < 90 and found[">1000 words"]["d_bleu"] == pytest.approx(100)
-
-
 def test_the_command_prints_and_writes_them(tmp_path):
     (tmp_path / "ref").write_text("\n".join(DOCUMENT) + "\n")
     (tmp_path / "hyp").write_text("\t".join(DOCUMENT[:5] + DOCUMENT[6:]) + "\n")
-    flags = ("--by-length", "--by-position", "--omissions", "--json", tmp_path / "j")
+    flags = ("--by-position", "--omissions", "--json", tmp_path / "j")
     done = run("lasformer", "score", tmp_path / "ref", tmp_path / "hyp", *flags)
     assert "hyp: 1 lines omitted in 1 documents: document 1 line 6" in done.stdout and "no line added" in done.stdout
-    assert "hyp, 101-300 words: d-BLEU" in done.stdout and "hyp, last quarter: d-BLEU 100.00" in done.stdout
+    assert "hyp, last quarter: d-BLEU 100.00" in done.stdout
     system = json.loads((tmp_path / "j").read_text())["systems"]["hyp"]
     assert system["omissions"] == {"omitted": [[1, 6]], "added": []}
-    assert set(system["by_position"]) == set(breakdown.QUARTERS) and list(system["by_length"]) == ["101-300 words"]
+    assert set(system["by_position"]) == set(breakdown.QUARTERS)
