@@ -5,8 +5,6 @@ fairseq_lasformer`` and fairseq's other tools register the plugin automatically 
 :func:`fairseq_lasformer.plugin.register`.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

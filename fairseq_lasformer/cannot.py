@@ -3,8 +3,6 @@
 docs/commands.md shows :data:`CANNOT` as a table. Whoever refuses a combination calls :func:`refuse` with what it found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from fairseq_lasformer.errors import InputError

@@ -1,7 +1,5 @@
 """Atomic file writes, folder removal and locks on folders."""
 
-from __future__ import annotations
-
 import errno
 import glob
 import hashlib

@@ -1,7 +1,5 @@
 """Description of the machine on which a figure was measured: processor, cores, memory, GPU and versions."""
 
-from __future__ import annotations
-
 import os
 import platform
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reuse of freed memory: training on a CPU frees and takes the same hundreds of MiB in every update."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 

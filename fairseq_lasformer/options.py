@@ -4,8 +4,6 @@ Command-line parsers (:mod:`cli.parser`), sections of configuration files (:func
 docs/commands.md, and the keys of resumed work (:func:`text_settings`) are made from these fields.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import math

@@ -6,8 +6,6 @@ import this module first. It also makes threads wait briefly (``threads``), whic
 loaded.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Names of dictionaries that pass between rooms: fairseq's, and those that are written as JSON."""
 
-from __future__ import annotations
-
 from typing import Any
 
 Sample = dict[str, Any]

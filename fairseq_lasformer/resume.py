@@ -1,7 +1,5 @@
 """Ledgers: what is done, kept in files to which lines are only appended; and progress of stages, kept in one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

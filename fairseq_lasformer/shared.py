@@ -1,7 +1,5 @@
 """Files beside the package: those of the clone, or those installed with it."""
 
-from __future__ import annotations
-
 import sysconfig
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Waiting of OpenMP threads for each other; must be set before torch is loaded."""
 
-from __future__ import annotations
-
 import os
 import sys
 

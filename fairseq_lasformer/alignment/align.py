@@ -1,7 +1,5 @@
 """Alignment of two folders: pairs of files, of their units, and of the sentences in them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path

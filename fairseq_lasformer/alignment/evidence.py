@@ -1,7 +1,5 @@
 """Evidence that two texts are translations of each other: their words and lengths, as log odds."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

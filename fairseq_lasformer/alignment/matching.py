@@ -1,7 +1,5 @@
 """Pairs of units, and of their sentences, in two files."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The best monotone alignment of two sequences, by dynamic programming (Gale and Church, 1993)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

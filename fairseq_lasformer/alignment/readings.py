@@ -1,7 +1,5 @@
 """Files read for an alignment, which a killed run keeps."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress

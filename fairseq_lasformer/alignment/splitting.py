@@ -1,7 +1,5 @@
 """Division of aligned documents into training, development and test sets that share no line."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Sequence

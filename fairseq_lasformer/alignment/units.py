@@ -1,7 +1,5 @@
 """Units of a file: the blocks that a translation would have, as the readers of ``lasformer translate`` find them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

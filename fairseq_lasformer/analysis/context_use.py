@@ -4,8 +4,6 @@ CXMI is the log probability of each reference line given the lines before it on 
 the bits that the context is worth to the model. It needs no translation and no annotation.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Accuracy on contrastive test sets: preferring the right translation to wrong ones, and generating it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

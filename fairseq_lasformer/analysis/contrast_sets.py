@@ -6,8 +6,6 @@ of lines. The first line of each group is the correct translation. The format of
 lexical cohesion) is ``SET.json``: a list of ``src``, ``dst`` and ``true_ind``, tokenised, ``_eos`` between sentences.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

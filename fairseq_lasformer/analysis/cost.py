@@ -7,8 +7,6 @@ values (and the selector's own), which are included in the paper's figure of 15 
 separately, as is the output projection. d is the width of the attention; in DeLighT blocks, half the embedding width.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Parameter counts of a model, by part."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Self-contained report page on trained models: sample translations beside their source, and attention."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """Outputs of a training run: its log, and the checkpoint that translates."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Checkpoints, treated as untrusted data: restricted loading, checks of the settings, averaging with the last kappa."""
 
-from __future__ import annotations
-
 import argparse
 import collections
 import errno

@@ -4,8 +4,6 @@ A checkpoint is data from a stranger. fairseq evaluates some settings as Python,
 builds whatever architecture and task the settings name. So allowed settings are listed here; all others are refused.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

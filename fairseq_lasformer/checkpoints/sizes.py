@@ -4,8 +4,6 @@ A model is built from a checkpoint's settings before its weights are loaded into
 file could fill the memory.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Options of the selectors that are added to a dense model, and of their training."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -4,8 +4,6 @@ P(t | s) is estimated by expectation and maximisation: every target word of a li
 of the line and a null word, in proportion to the current estimates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 

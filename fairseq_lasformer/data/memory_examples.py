@@ -4,8 +4,6 @@ The lines are those that ``lasformer translate --memory`` would choose, with the
 memory. None has a source that is also a line of the example's own document.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

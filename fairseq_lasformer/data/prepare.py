@@ -4,8 +4,6 @@ The result is ordinary fairseq data plus three kinds of files: ``settings.json``
 ``documents.<split>.json`` (which example belongs to which document).
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The options of ``lasformer prepare``."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ list also contains the document's source words themselves (names and numbers are
 and those of a given beginning. Lines that go wrong are translated again with all words.
 """
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ own sampler takes its seed from the process, so a resumed training would not con
 on the generator alone.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math

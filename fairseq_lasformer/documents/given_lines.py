@@ -1,7 +1,5 @@
 """Given translations of lines: validation and file format."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 

@@ -7,8 +7,6 @@ their own source line alone. Where that is unlikely, they are also scored with t
 that fits a neighbour better is out of place.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple

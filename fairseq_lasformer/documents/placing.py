@@ -1,7 +1,5 @@
 """Retranslation of lines from where the model lost its place; see :mod:`misplaced_lines`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

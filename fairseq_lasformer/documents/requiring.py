@@ -1,7 +1,5 @@
 """Required terms: lines that lack one are translated again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """A document to translate, in parts, and the lines of its translation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 

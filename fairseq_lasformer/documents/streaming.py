@@ -1,7 +1,5 @@
 """Streaming of translated lines as soon as they are settled, while the search goes on."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable, Iterator

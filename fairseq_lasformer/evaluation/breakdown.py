@@ -3,8 +3,6 @@
 Document-level systems get worse towards the end of a document (arXiv 2412.17592).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

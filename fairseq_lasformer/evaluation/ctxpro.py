@@ -4,8 +4,6 @@ An item passes if the expected form occurs as a word in the last sentence of its
 punctuation. This is the rule of the ``ctxpro`` package, and the numbers are the same.
 """
 
-from __future__ import annotations
-
 import json
 import string
 from collections.abc import Callable, Sequence

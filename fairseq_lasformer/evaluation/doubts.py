@@ -4,8 +4,6 @@ The signs are those used to clean parallel corpora: lines that repeat themselves
 ratio, empty lines, and the same translation of different lines.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

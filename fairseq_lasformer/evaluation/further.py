@@ -3,8 +3,6 @@
 To add one, write such a class and name it among the bases of :class:`cli.scores.Score`; see CONTRIBUTING.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

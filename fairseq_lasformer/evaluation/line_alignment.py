@@ -4,8 +4,6 @@ The alignment is monotone, by dynamic programming (as in Gale and Church, 1993, 
 It maximises the sum of the similarities of paired lines, less a threshold per pair.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple

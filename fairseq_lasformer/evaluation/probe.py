@@ -4,8 +4,6 @@ A hypothesis is aligned with its reference word by word (Levenshtein); a word co
 hypothesis is identical.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

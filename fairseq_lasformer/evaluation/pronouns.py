@@ -5,8 +5,6 @@ only the context shows which: recall by whether the source sentence has a pronou
 *es* in German, by the gender of a noun that often stands in an earlier sentence: recall by whether the source has *it*.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 The method is that of Matusov et al. 2005, in the package mweralign (Post 2025).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tqdm import tqdm

@@ -1,7 +1,5 @@
 """Scores of systems on detokenised text, comparisons between systems, and tables of both."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from sacrebleu.significance import PairedTest, Result

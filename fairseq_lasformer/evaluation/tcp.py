@@ -1,7 +1,5 @@
 """TCP, the discourse score of the PDC test set (Sun et al. 2022), covering tense, conjunctions and pronouns."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ As in WMT25's terminology task, translations are compared without terms, with th
 ones. A target term is paired with the source n-gram that has the highest Dice coefficient with it over lines.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

@@ -4,8 +4,6 @@ Terms come from a glossary file (source term, tab, target term). A source term m
 correct translation.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Executors of work, in this process or in others. One protocol, :meth:`Executor.map`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fairseq_lasformer.errors import InputError

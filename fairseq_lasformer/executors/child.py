@@ -4,8 +4,6 @@ It takes a worker and then items from the connection at HANDLE, and answers ``("
 ``("result", result)``.
 """
 
-from __future__ import annotations
-
 import sys
 from multiprocessing.connection import Connection
 

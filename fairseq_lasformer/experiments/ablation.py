@@ -1,7 +1,5 @@
 """The paper's ablation tables: runs of one configuration with a few options changed."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

@@ -4,8 +4,6 @@ Back-translation (Sennrich et al. 2016, arXiv 1511.06709) is done document by do
 1907.06170). In the resulting pairs, the source is machine-translated and the target was written by people.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Each training and each scoring rewrites what is between two marks; what its owner writes outside stays.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Competitors of table 1 of the paper, on one corpus: other ways to attend, all with as many keys per query."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

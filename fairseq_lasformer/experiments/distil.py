@@ -5,8 +5,6 @@ teacher translates the training documents line by line, and the student is train
 (they repeat themselves, or reached their limit) are left out and counted.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A row of the paper's main table (arXiv 2309.14174, table 1): corpus, preparation and pipeline."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 Every default of these commands is defined only here: their help, their pages and configuration files take it from here.
 """
 
-from __future__ import annotations
-
 import difflib
 import sys
 from collections.abc import Callable

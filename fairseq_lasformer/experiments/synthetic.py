@@ -1,7 +1,5 @@
 """Training text written by a model: translations of documents, line by line, without the lines that went wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple

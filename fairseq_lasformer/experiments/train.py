@@ -1,7 +1,5 @@
 """Training on prepared data: ``lasformer train``."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs of fairseq-hydra-train on a configuration file, with output in a log file and a progress bar."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

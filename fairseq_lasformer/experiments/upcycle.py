@@ -5,8 +5,6 @@ A sentence-level model first learns documents, as a dense model. Then selectors 
 as far as a given loss allows (:mod:`conversion.budget`).
 """
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Translation of files and folders on disk: one output per input; a failure stops only its own file."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

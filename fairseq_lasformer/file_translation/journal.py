@@ -1,7 +1,5 @@
 """Journals: the lines of a file translated so far, kept on disk until it is done."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Output forms of a translated file."""
 
-from __future__ import annotations
-
 import json
 
 from fairseq_lasformer.file_translation.translated import TranslatedFile, TranslatedSentence

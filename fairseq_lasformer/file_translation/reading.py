@@ -1,7 +1,5 @@
 """A file as the document that a model reads: its sentences, and its finished and given translations."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A translated file: its sentences, what happened to them, and the summary of that in words."""
 
-from __future__ import annotations
-
 import collections
 import re
 import textwrap

@@ -3,8 +3,6 @@
 Every format is read into :class:`Parsed` files: text formats into one, archives into several.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath

@@ -5,8 +5,6 @@ line ``Format:`` before it names the fields. Override tags (``{\\i1}``) are mark
 ``\\N``, ``\\n``, ``\\h`` breaks.
 """
 
-from __future__ import annotations
-
 import re
 
 from fairseq_lasformer.errors import InputError

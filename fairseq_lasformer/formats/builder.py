@@ -4,8 +4,6 @@ Also here: a block without a letter outside of markup is no block; the texts in 
 own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace

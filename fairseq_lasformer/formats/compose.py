@@ -1,7 +1,5 @@
 """Composition of a block from the translations of its sentences."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

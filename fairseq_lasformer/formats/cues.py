@@ -1,7 +1,5 @@
 """Cues of subtitles, and the blocks that they make: a sentence may span several cues."""
 
-from __future__ import annotations
-
 import html
 import re
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Conversion of bytes to text and back: encoding and byte order mark."""
 
-from __future__ import annotations
-
 import codecs
 import re
 from collections.abc import Callable

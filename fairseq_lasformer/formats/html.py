@@ -1,7 +1,5 @@
 """HTML: the text between the tags, by paragraphs, headings, cells and the like."""
 
-from __future__ import annotations
-
 import re
 
 from fairseq_lasformer.formats.block import PLACEHOLDER, Parsed

@@ -5,8 +5,6 @@ and the class ``notranslate``, up to ``translate="yes"`` or the class ``translat
 scripts, styles) is not translated unless it says so.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

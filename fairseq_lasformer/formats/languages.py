@@ -1,7 +1,5 @@
 """Codes of languages in files: what a file says of its own language is true of its translation."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

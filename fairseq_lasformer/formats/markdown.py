@@ -1,7 +1,5 @@
 """Markdown: markdown-it-py finds the blocks, which are preserved; see :mod:`formats.markdown_blocks` for dialects."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """XML and HTML as a stream of pieces whose raw text adds up to the file, byte for byte."""
 
-from __future__ import annotations
-
 import html
 import re
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Archives of XML files, such as Word's .docx and OpenDocument's .odt: which of their files are read, and written."""
 
-from __future__ import annotations
-
 import io
 import re
 import shutil

@@ -5,8 +5,6 @@ translated; the model reads fields as placeholders. Paragraphs within a paragrap
 was deleted while changes were tracked is not read.
 """
 
-from __future__ import annotations
-
 import re
 import zipfile
 

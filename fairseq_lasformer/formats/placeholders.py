@@ -3,8 +3,6 @@
 See gettext's manual, "Preparing Strings" and "C Format Strings"; for any text, :mod:`text.spans`.
 """
 
-from __future__ import annotations
-
 import re
 
 from fairseq_lasformer.text.spans import CONVERSION, PLACEHOLDERS, WIDTH, N

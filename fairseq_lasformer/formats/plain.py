@@ -1,7 +1,5 @@
 """Plain text: every line is a block; blank lines, indents and list markers stay."""
 
-from __future__ import annotations
-
 import re
 
 from fairseq_lasformer.formats.block import BREAK, Parsed

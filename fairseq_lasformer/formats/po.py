@@ -5,8 +5,6 @@ Directives are those of an entry's flag (``c-format``); a plural form for severa
 Credits of translators stay empty as well: they are names. Accelerators: :mod:`formats.accelerators`.
 """
 
-from __future__ import annotations
-
 import gettext
 import html
 import re

@@ -5,8 +5,6 @@ such that as much attention as possible falls on words that look the same (a dyn
 So every piece of markup survives, in order and well nested.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 :mod:`sentencex` finds them: it needs no model and knows the abbreviations of many languages.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Subtitles, .srt and .vtt: timings stay; a sentence may span several cues."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

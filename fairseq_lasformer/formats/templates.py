@@ -3,8 +3,6 @@
 Its places are found before tags are: it may contain quotation marks, brackets and tags, within attributes as well.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ text, except those of ``HYPERLINK`` and ``TOC``. Text that is deleted or moved a
 words (``w:rt``).
 """
 
-from __future__ import annotations
-
 import posixpath
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """XLIFF 1.2 and 2: units without a translation get one, in ``<target>``."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 from xml.sax.saxutils import quoteattr

@@ -1,7 +1,5 @@
 """The content of XLIFF's sources and targets: text, inline elements, segments, CDATA sections, and HTML in them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable
 

@@ -1,7 +1,5 @@
 """Collection of a translated split's shards as documents in the order of the corpus, and their output."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Translation of a prepared split in shards, which can be resumed if killed, and collection of the documents."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Sequence

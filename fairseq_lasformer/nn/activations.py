@@ -1,7 +1,5 @@
 """Activations of feed-forward networks by fairseq's names, and those that the fast decoder supports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch.nn.functional as F

@@ -5,8 +5,6 @@ gradients, norms, attention, selectors, loss and optimizer stay float32. torch's
 attention, whose backward pass is then slower than in float32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dropout that fairseq's ``--retain-dropout`` can keep active in generation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """One attention's part of the decoding cache; shapes as in ``cache``, with H heads."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Run-time options of a model: none of them changes a weight or is saved with a checkpoint."""
 
-from __future__ import annotations
-
 import random
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A selection is made by the lowest layer of a group and used by all its layers (e
 the methods of :class:`Selection`.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 from torch import Tensor

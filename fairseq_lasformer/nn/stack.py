@@ -3,8 +3,6 @@
 A group returns its supervision as values, so that activation checkpointing of a whole group preserves every gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """All ways to attend, by their names in ``--select-pattern``; importing this module registers them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fairseq_lasformer.nn import others  # noqa: F401 (registers those of other papers)

@@ -1,7 +1,5 @@
 """Choice of implementation: C++ on CPUs, Triton on GPUs, or plain PyTorch."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import logging

@@ -1,7 +1,5 @@
 """Iteration over blocks of query rows, so that no complete [B, H, Q, K] tensor is ever allocated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 On a CPU, torch's dropout draws its numbers one after the other in a single thread: 4 to 17 % of an update.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -4,8 +4,6 @@ Each function is its definition, where Triton's kernels do not take the step. Sh
 words, k candidates per item, S sentences of the longest item.
 """
 
-from __future__ import annotations
-
 import math
 from types import ModuleType
 from typing import NamedTuple

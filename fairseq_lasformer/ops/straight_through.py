@@ -4,8 +4,6 @@ Unlike the gradients of queries, keys and values, it needs every allowed key. It
 queries.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

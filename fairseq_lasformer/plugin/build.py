@@ -1,7 +1,5 @@
 """Construction of the encoder and decoder stacks from the options. Equations: arXiv 2309.14174."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parts shared by encoder and decoder: word and position embeddings, and the length limits."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

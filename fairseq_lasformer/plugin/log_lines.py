@@ -1,7 +1,5 @@
 """Training statistics: sums that fairseq aggregates over micro-batches and workers, and their log lines."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Placement of features in layers and attention modules: shared selections, heads, mixtures of experts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

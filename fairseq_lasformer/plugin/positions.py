@@ -1,7 +1,5 @@
 """Sinusoidal positions of Vaswani et al. 2017 and Marian, and reproducible versions of these and fairseq's."""
 
-from __future__ import annotations
-
 import decimal
 import math
 from typing import Any

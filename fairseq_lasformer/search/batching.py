@@ -1,7 +1,5 @@
 """Batches of similar length."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 

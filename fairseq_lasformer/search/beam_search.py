@@ -1,7 +1,5 @@
 """fairseq's beam search with kernels that find the best continuations in one pass over the words."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import torch

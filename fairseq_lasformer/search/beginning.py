@@ -6,8 +6,6 @@ from there.
 Shapes: N items, P words of the beginning, V words of the dictionary, or of the list that is searched.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Excerpts of the documents of a batch, in which single lines are searched again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

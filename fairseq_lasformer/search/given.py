@@ -7,8 +7,6 @@ Shapes: N items (documents, or parts of one), B hypotheses per item, S sentences
 longest given line and its end, V words.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

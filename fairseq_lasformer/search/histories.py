@@ -6,8 +6,6 @@ an item is removed or the search ends; nothing is copied from step to step, howe
 Shapes: N items of the batch in a step, M in the first one; B hypotheses per item; H hypotheses that have ended.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Recognition of translated lines that went wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fairseq_lasformer.data.examples import line_spans

@@ -3,8 +3,6 @@
 Shapes: N items, B hypotheses per item, V words.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Shapes: N items, B hypotheses per item.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

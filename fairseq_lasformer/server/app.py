@@ -3,8 +3,6 @@
 docs.libretranslate.com describes ``/translate``, ``/translate_file``, ``/languages``, ``/detect`` and ``/health``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

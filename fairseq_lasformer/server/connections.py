@@ -1,7 +1,5 @@
 """Connections: limits on their number and on waiting for them, and the end of the server."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource

@@ -5,8 +5,6 @@ admits new documents and drops cancelled ones. So a document waits only for part
 documents, and a short one never waits for long ones.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading

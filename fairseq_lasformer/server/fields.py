@@ -1,7 +1,5 @@
 """Fields of a request: its body, read within bounds, its key, and its values."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import json

@@ -1,7 +1,5 @@
 """Access to the server: the names it answers to, and the web pages whose scripts may use it."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Sequence
 from urllib.parse import urlsplit

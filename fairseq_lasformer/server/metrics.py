@@ -1,7 +1,5 @@
 """Metrics that Prometheus reads from ``/metrics``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest

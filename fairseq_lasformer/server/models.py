@@ -1,7 +1,5 @@
 """The models of a server: texts and files in, lines and files out."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

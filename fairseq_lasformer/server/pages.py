@@ -1,7 +1,5 @@
 """Answers of the server other than translations: page, languages, limits, description, health, errors."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

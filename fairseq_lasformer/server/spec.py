@@ -1,7 +1,5 @@
 """The description of the interface (OpenAPI 3), which ``/spec`` returns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Work on behalf of clients: reading their requests, in turn and within limits, in threads that end with them."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections import Counter

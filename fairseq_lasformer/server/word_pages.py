@@ -1,7 +1,5 @@
 """Answers about a translated word: what the model attended to, and which line decided it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException

@@ -3,8 +3,6 @@
 Raw form: one sentence per line, a blank line between documents, the two sides of a corpus aligned line by line.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata

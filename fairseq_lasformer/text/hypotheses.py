@@ -5,8 +5,6 @@ input, one sentence per line and a blank line between documents. A tab cannot oc
 characters are rejected on input), so the first form is lossless.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

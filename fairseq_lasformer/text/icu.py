@@ -4,8 +4,6 @@ See ICU's documentation of ``MessageFormat``: arguments in braces, which nest; a
 two are one.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

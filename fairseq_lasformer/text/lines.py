@@ -5,8 +5,6 @@ breaks at (a lone carriage return, form feeds, U+2028, …) is text, and becomes
 put such characters into ordinary lines.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable

@@ -5,8 +5,6 @@ They are kept as they are, in every format. ``{{ name }}``, ``${name}``, ``{0}``
 ``anna@example.org``, ``/usr/bin``, ``report.pdf``, ``@name``, ``#tag``, ``v1.2.3``; see also :mod:`text.icu`.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Terms and their translations: reading them from files, and finding a term in a text."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Words and punctuation marks of a text, for alignments and comparisons; not the tokens of a model."""
 
-from __future__ import annotations
-
 import re
 
 _CJK = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"

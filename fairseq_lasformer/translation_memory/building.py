@@ -1,7 +1,5 @@
 """Building of translation memories from files: TMX, tables, aligned text, ``.po`` and XLIFF."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice

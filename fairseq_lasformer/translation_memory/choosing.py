@@ -1,7 +1,5 @@
 """Choice of the memory sentences that precede a text: few that together show most of its rare words."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Sequence
 

@@ -5,8 +5,6 @@ number of those that contain it. Candidates are the sentences with the largest w
 the mean of the share of the weight that is shared and of rapidfuzz's ratio of the characters.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import defaultdict

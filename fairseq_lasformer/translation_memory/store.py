@@ -4,8 +4,6 @@ One process adds pairs while others read (write-ahead log). This module splits s
 spaces between words is also indexed, and the index contains the words as they are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import re

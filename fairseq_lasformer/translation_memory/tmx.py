@@ -1,7 +1,5 @@
 """TMX: the pairs of two languages in a translation memory's exchange format, read piece by piece."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from xml.parsers import expat

@@ -1,7 +1,5 @@
 """Settings of a stranger's folder that its weights do not bear out: a model is built before its weights are loaded."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

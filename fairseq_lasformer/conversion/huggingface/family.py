@@ -1,7 +1,5 @@
 """Common parts of all families of imported models: sizes, names of weights, and order of the vocabulary."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

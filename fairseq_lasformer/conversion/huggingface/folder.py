@@ -1,7 +1,5 @@
 """Model folder as written by Hugging Face's library: settings, weights, vocabulary. Nothing in it is run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

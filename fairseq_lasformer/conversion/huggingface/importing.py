@@ -1,7 +1,5 @@
 """``lasformer import``: a folder in Hugging Face's format, converted to one that all our commands accept."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Language tokens, which tell a multilingual model what it reads and writes."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from typing import Any

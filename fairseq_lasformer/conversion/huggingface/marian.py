@@ -1,7 +1,5 @@
 """Marian's models, including OPUS-MT: post-norm, sentencepiece for each language, a bias on the word scores."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

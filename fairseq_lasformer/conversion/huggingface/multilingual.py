@@ -1,7 +1,5 @@
 """M2M-100 and NLLB: pre-norm, fairseq's order of words, a token for the language on both sides."""
 
-from __future__ import annotations
-
 import torch
 
 from fairseq_lasformer.conversion.huggingface.family import Imported, check_start, order, renamed, sizes

@@ -1,7 +1,5 @@
 """Comparison of an imported model's scores with the original's, if Hugging Face's library is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

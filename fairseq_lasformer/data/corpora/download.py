@@ -1,7 +1,5 @@
 """Downloads that can be resumed, with a progress bar and checksum verification."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import re

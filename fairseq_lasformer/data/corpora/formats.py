@@ -1,7 +1,5 @@
 """Parsers for the formats in which the corpora are distributed; each yields documents of sentences."""
 
-from __future__ import annotations
-
 import gzip
 import html
 import io

@@ -1,7 +1,5 @@
 """LibreOffice's help (MPL-2.0) in two of its languages, from Debian's packages, aligned page by page."""
 
-from __future__ import annotations
-
 import io
 import lzma
 import re

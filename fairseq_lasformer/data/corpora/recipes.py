@@ -1,7 +1,5 @@
 """The paper's corpora: where their files come from, how they are split, and their expected sizes."""
 
-from __future__ import annotations
-
 import lzma
 import tarfile
 import tempfile

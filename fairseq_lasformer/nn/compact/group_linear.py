@@ -4,8 +4,6 @@ Sources: DeFINE (arXiv 1911.12385), sections 3.1-3.2; DeLighT (arXiv 2008.00623)
 :func:`paper_sizes` follows the DeLighT paper, :func:`official_sizes` the code where it differs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Decoding step captured once in a CUDA graph and replayed, so that its kernels launch as one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -4,8 +4,6 @@ Each row of their results depends on that row alone. The last bits of PyTorch's 
 padding, the number of threads and the processor's instructions.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

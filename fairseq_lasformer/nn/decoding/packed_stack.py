@@ -4,8 +4,6 @@ Definition: :meth:`LayerStack.step`. The selectors stay in float32, because an e
 kept instead of perturbing a value.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, cast
 
 import torch

@@ -5,8 +5,6 @@ and to its selector's query and key read the same inputs: their weights stand be
 the cache is written there by one kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 

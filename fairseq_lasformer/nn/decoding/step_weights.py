@@ -1,7 +1,5 @@
 """Weights for decoding steps that replace the decoder's own: packed on a CPU, joined on a GPU."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from fairseq_lasformer.nn.decoding.packed_stack import PackedStack

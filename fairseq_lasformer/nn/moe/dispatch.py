@@ -3,8 +3,6 @@
 All workers take part in every exchange, forward and backward, even if they have no rows to send or receive.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """The experts: ``Linear-ReLU-Linear`` without bias, d -> h -> d (arXiv 1701.06538, section 2 and appendix E)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,8 +5,6 @@ arXiv 2006.16668 (GShard), section 2.2. x [T, d] are tokens without padding; gat
 inputs in float64).
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Metrics of the balance between a mixture's experts."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from fairseq_lasformer.nn.moe.routing import cv_squared

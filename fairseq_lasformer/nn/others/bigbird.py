@@ -1,7 +1,5 @@
 """A window, global tokens and random keys (Zaheer et al. 2020, arXiv 2007.14062, the internal construction, ITC)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from torch import Tensor

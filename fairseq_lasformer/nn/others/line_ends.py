@@ -1,7 +1,5 @@
 """Ends of lines in a text's tokens, for patterns that read lines (``reads_ends``)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from torch import Tensor, nn

@@ -4,8 +4,6 @@ In the papers, the global tokens depend on the task. In a document, these are th
 separators, and the end of sentence, which is also the start symbol of a target. In cross-attention, no query is global.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Sums over the keys up to each query's position, for attentions whose weights are products."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import pad

@@ -1,7 +1,5 @@
 """Keys in the query's bucket of a locality-sensitive hash (Kitaev et al. 2020, arXiv 2001.04451, section 2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

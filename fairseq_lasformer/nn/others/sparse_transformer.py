@@ -6,8 +6,6 @@ and the last c keys of all blocks. The paper only has causal attention. Without 
 the keys after the query; in cross-attention, p is the position in the target.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

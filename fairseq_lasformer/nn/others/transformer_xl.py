@@ -7,8 +7,6 @@ does not reach their projections through it either; in the paper it contains sta
 Positions are those of the model: the paper's relative ones are needed because all of its segments start at 0.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -5,8 +5,6 @@ One library serves every processor of an architecture: the instructions are chos
 with ``MACHINE TORCH_FOLDER``, for another architecture, whose compiler is named by ``CXX``.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

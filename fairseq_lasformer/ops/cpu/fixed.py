@@ -4,8 +4,6 @@ The order of PyTorch's sums depends on the processor's registers and, in product
 Definitions: PyTorch's.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ Definition: ``reference.selected_attention``, with the selection as slots instea
 keys and values need only the kept keys; for the straight-through gradient see ``straight_through``.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

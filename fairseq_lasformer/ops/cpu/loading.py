@@ -4,8 +4,6 @@ A wheel contains them compiled (:data:`PACKAGED`). ``LASFORMER_ISA`` names the i
 see :func:`instruction_sets`.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import logging

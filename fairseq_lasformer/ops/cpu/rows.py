@@ -1,7 +1,5 @@
 """Steps over blocks of attention scores, row by row: kernels on CPUs, and their definition in plain PyTorch."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import torch

@@ -1,7 +1,5 @@
 """Selection in full passes on CPUs (arXiv 2309.14174, eq 1, 2) that then gather only the kept keys."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Operations of a decoding step around attentions and linear layers, in fewer kernels than PyTorch has."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ Definitions: ``reference.supervise``, and ``reference.selected_attention`` with 
 plain PyTorch: ``supervise``, ``straight_through``. Kernels: those of the same names. Nothing synchronises.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

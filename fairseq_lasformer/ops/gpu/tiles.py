@@ -3,8 +3,6 @@
 Definition: ``reference.select`` and ``reference.selected_attention``. Kernels: ``kernels.bits``, ``kernels.tiles``.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

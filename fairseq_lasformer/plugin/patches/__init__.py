@@ -1,7 +1,5 @@
 """Functions of fairseq that are replaced when the plugin is registered, a module for each reason."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

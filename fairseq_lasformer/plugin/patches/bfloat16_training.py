@@ -1,7 +1,5 @@
 """``--bf16`` on a GPU: fairseq takes it for a request to train on a TPU, and then finds none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``--remove-bpe`` and ``--post-process`` of fairseq's tools, which prepared data makes needless."""
 
-from __future__ import annotations
-
 import logging
 from argparse import Namespace
 from collections.abc import Callable

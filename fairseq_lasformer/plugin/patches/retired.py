@@ -1,7 +1,5 @@
 """Options that no longer exist: fairseq's tools say in one line what to use instead. For one release."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A training run's folder: claimed by one trainer at a time, and repaired if a kill left a partial checkpoint."""
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path

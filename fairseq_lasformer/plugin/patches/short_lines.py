@@ -1,7 +1,5 @@
 """Log lines that a person can read: means, and what the report shows of each group; the rest is in TensorBoard."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Upcycling: starting a model from a dense one's weights, to which the missing ones are added."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping

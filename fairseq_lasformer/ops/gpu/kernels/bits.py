@@ -4,8 +4,6 @@ One kernel computes the scores of a block of queries, tile by tile, without thos
 a program per row, finds the row's threshold and stores its bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -6,8 +6,6 @@ positions, known on the host, and the number of keys that a row keeps is compute
 are those of :class:`KeyIndex`.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

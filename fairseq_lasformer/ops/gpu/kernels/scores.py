@@ -5,8 +5,6 @@ step``, the row's own place if the mask is causal, without padding. A kernel's c
 that batches of all kinds run the same kernels. Logarithms are to base 2, which GPUs compute in one instruction.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

@@ -7,8 +7,6 @@ digits found so far (radix selection, also used by FlashInfer). After four digit
 k is the number of ties to keep, from the left.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -3,8 +3,6 @@
 Definitions: ``reference.add_norm``, ``reference.append``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -3,8 +3,6 @@
 Definitions: ``rows.softmax_gradient_``, ``rows.mask_gradient``, ``attend.selector_gradient``.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -4,8 +4,6 @@ Definition: ``reference.supervise``; formulas: ``supervise``. The mean attention
 the only quantity of that size that more than one kernel reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -7,8 +7,6 @@ for scores with one peak. Guesses in the middle of the remaining numbers bound t
 like integers, see :func:`_order`.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

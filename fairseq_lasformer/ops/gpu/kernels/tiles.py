@@ -10,8 +10,6 @@ Queries' gradients are summed over tiles of keys, those of keys and values over 
 kernel: no two programs add to the same sum, so every run gives the same sums.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 
