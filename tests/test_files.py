@@ -42,7 +42,7 @@ def test_standard_output_can_be_named_as_a_file(tmp_path):
     [
         ["score", "ref", "ref", "--json", "OUT"],
         ["info", "none.pt", "--json", "OUT"],
-        ["report", "run", "-o", "OUT"],
+        ["report", "run", "--document", "text", "-o", "OUT"],
         ["average", "OUT", "none.pt"],
         ["score", "contrast", "none.pt", "set", "--json", "OUT"],
         ["prepare", "OUT", "-s", "xx", "-t", "yy", "--train", "raw"],

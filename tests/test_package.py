@@ -35,7 +35,7 @@ def test_without_torch_or_fairseq_one_line_says_what_to_install(tmp_path, missin
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('no', name={missing!r})")
     program = Path(sys.executable).with_name("lasformer")
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([program, "info"], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([program, "info", "model.pt"], env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1 and len(done.stderr.strip().splitlines()) == 1
     assert done.stderr.startswith(f"error: fairseq_lasformer needs {missing}") and "scripts/setup.sh" in done.stderr
 

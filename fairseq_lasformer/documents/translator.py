@@ -84,16 +84,14 @@ class Translator(PartSearch):
         ]
         return self.required(Glossary([*own.items(), *possible]), codec)
 
-    def remember(self, memory: Memory, sentences: Sequence[str], codec: ExampleCodec) -> Remembered | None:
-        """Find the pairs of a memory that are similar to a document's sentences; None if the model does not read them.
+    def remember(self, memory: Memory, sentences: Sequence[str], codec: ExampleCodec) -> Remembered:
+        """Find the pairs of a memory that are similar to a document's sentences.
 
         Raises:
             InputError: the model does not read documents, or its lines are not aligned.
         """
         if not self.reads_documents or self.prefix_size:
             raise InputError("a memory needs a model of documents whose lines are aligned (data with a separator)")
-        if not self.task.settings.memory_tokens:
-            return None
 
         def encode(dictionary: Dictionary, text: str) -> Tensor:
             tokens: Tensor = dictionary.encode_line(text, add_if_not_exist=False, append_eos=False)

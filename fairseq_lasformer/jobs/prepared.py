@@ -27,7 +27,7 @@ def documents_of(
     overlap: int,
     whole_examples: bool,
     terms: Callable[[Tensor], Sequence[Sequence[int]]] | None = None,
-    remember: Callable[[Sequence[Tensor]], Remembered | None] | None = None,
+    remember: Callable[[Sequence[Tensor]], Remembered] | None = None,
 ) -> list[Source]:
     """Return the documents of a split, whose examples are in reading order.
 

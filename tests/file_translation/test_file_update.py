@@ -201,7 +201,7 @@ def test_what_cannot_be_since_is_refused(trained_folder, versions, capsys):
         ((new / "a.txt", "--since", old / "a.txt", made / "a.txt", "-o", made / "a.txt"), "is written, but also"),
         ((new, "--since", old, made, "-o", made), "is also a folder of --since"),
         ((new, "--since", old, made / "a.txt", "-o", versions / "o"), "not a folder, but"),
-        ((new / "a.txt", "--since", old / "a.txt", made / "none.txt", "-o", versions / "o.txt"), "cannot be read"),
+        ((new / "a.txt", "--since", old / "a.txt", made / "none.txt", "-o", versions / "o.txt"), "no such file"),
         ((versions / "p.po", "--since", versions / "p.po", versions / "p.po", "-o", versions / "o.po"), "not for po"),
         ((new / "a.txt", "--since", old / "a.txt", made / "a.txt", "--given", made / "a.txt"), "without --given"),
         (("-", "--since", old / "a.txt", made / "a.txt"), "for one file or folder that is named"),
@@ -212,4 +212,4 @@ def test_what_cannot_be_since_is_refused(trained_folder, versions, capsys):
     assert (made / "a.txt").read_text() == "W1 W2\nby hand\n"
     # in a folder, a file without its translation fails alone
     assert translate(versions, trained_folder, new, "--since", old, made, "-o", versions / "out") == 1
-    assert "b.txt: cannot be read" in capsys.readouterr().err and (versions / "out" / "a.txt").exists()
+    assert "b.txt: no such file" in capsys.readouterr().err and (versions / "out" / "a.txt").exists()
