@@ -1,7 +1,7 @@
 """Hostile input for everything that reads input, for a bounded time: ``python -m benchmarks.fuzz --seconds 600``.
 
 Formats (read, find sentences, write), loaders (checkpoints, prepared folders, raw text, glossaries, journals, run
-configurations) and the server's routes get mutations of valid input and random pieces of it; attacks on sizes, SQL,
+configurations) and the server's routes get mutations of valid input and random pieces of it; attacks on sizes, SQL and
 paths are those of :mod:`benchmarks.fuzz_attacks`. Expected results are
 success, ``InputError`` or an answer below 500. Anything else is printed, its input is kept in ``--out``, and the exit
 code is 1. The seed is printed; the same seed gives the same inputs.

@@ -84,16 +84,12 @@ def criterion(model: torch.nn.Module, sample: dict[str, Any]) -> tuple[torch.Ten
     return loss, n_tokens, {}
 
 
-def step(model: torch.nn.Module, length: int, n_documents: int, place: Place, how: Any = criterion) -> float:
-    """Return the seconds of one forward and backward pass over documents of ``length`` tokens on both sides.
-
-    Args:
-        how: the criterion; see :class:`GraphedCriterion`.
-    """
+def step(model: torch.nn.Module, length: int, n_documents: int, place: Place) -> float:
+    """Return the seconds of one forward and backward pass over documents of ``length`` tokens on both sides."""
     generator = torch.Generator().manual_seed(length)
     tokens = torch.randint(4, VOCABULARY, (n_documents, length + 1), generator=generator).to(place.device)
     sample = batch_of(tokens[:, :-1], tokens[:, :-1], tokens[:, 1:])
-    seconds = place.seconds(lambda: how(model, sample)[0].backward())
+    seconds = place.seconds(lambda: criterion(model, sample)[0].backward())
     model.zero_grad(set_to_none=True)
     return seconds
 

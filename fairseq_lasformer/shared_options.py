@@ -157,8 +157,8 @@ class Remembering:
 
     memory: Path | None = option(
         None,
-        "a translation memory (lasformer memory build): sentences found verbatim and its terms get their translation "
-        "there; models trained with memories also read similar pairs",
+        "a translation memory (lasformer memory build): its terms, and sentences of files that it has verbatim, get "
+        "their translation there; models trained with memories also read similar pairs",
         metavar="FILE",
         apart=True,
     )

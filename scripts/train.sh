@@ -7,7 +7,7 @@
 # SMALL_CORPUS=yes|no (by size)  ARCH=lasformer  CRITERION  DROPOUT=0.1  WORD_DROPOUT=0.1  LR=0.0007  WARMUP=4000  MAX_TOKENS=4096  UPDATE_FREQ=8
 # MAX_UPDATE=100000  PATIENCE=10 (validations)  SAVE_EVERY=500 LOG_EVERY=10 (updates)  SAVE_MINUTES=10  PRECISION=auto
 # A killed run resumes from SAVE_DIR/checkpoint_last.pt, a finished one is left unchanged.
-# SAVE_DIR/train.log has its log. Uses bf16 (or fp16) if there is a GPU and the CPU otherwise, unless --fp16, --bf16 or --cpu is given.
+# The log is SAVE_DIR/train.log. Uses bf16 (or fp16) if there is a GPU and the CPU otherwise, unless --fp16, --bf16 or --cpu is given.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 [ $# -ge 2 ] || usage "$0"

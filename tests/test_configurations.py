@@ -76,6 +76,10 @@ def test_the_reference_explains_every_key_and_names_its_default():
     for group, classes in options.items():
         for f in (f for cls in classes for f in fields(cls) if f.name not in inherited and not f.name.startswith("_")):
             assert reference[f"{group}.{f.name}"] == getattr(f.default, "value", f.default), f.name
+    known = {f"task.{f.name}" for f in fields(DocumentTranslationConfig)} | {
+        f"model.{f.name}" for f in fields(LasformerConfig)
+    }
+    assert {key for key in reference if key.startswith(("task.", "model."))} - known == {"task._name", "model._name"}
     lines = REFERENCE.read_text().splitlines()
     for before, line in zip(lines, lines[1:]):
         if ": " in line and not line.lstrip().startswith("#"):

@@ -92,7 +92,7 @@ COMMANDS = {name: command for group in GROUPS.values() for name, command in grou
 GONE: dict[str, str] = {
     "update": "lasformer translate MODEL NEW --since OLD OLD_TRANSLATION -o OUT",
     "options": "configs/reference.yaml has every option of model, criterion and task, with its default",
-    "export": "ct2-fairseq-converter of CTranslate2 reads dense checkpoints of fairseq; others translate here alone",
+    "export": "ct2-fairseq-converter of CTranslate2 reads dense checkpoints of fairseq; other models run only here",
 }
 """Commands that no longer exist, and what to do instead; for one release."""
 

@@ -77,6 +77,8 @@ def _terms(args: Memory) -> None:
     from fairseq_lasformer.translation_memory.remembering import terms_of
     from fairseq_lasformer.translation_memory.store import MemoryStore
 
+    if args.files:
+        raise InputError(f"{args.files[0]}: memory terms takes a memory alone")
     found = terms_of(MemoryStore(args.memory), args.least)
     for source, target in found:
         print(f"{source}\t{target}")

@@ -156,7 +156,7 @@ def _to_standard_output(args: Translate, place: Path) -> None:
     with _bar(args, hidden=not sys.stderr.isatty()) as bar:
         given: Given | None = given_of(args.given, data, form, args.encoding, languages)
         if args.former is not None:
-            given = earlier(*args.former, form, args.encoding, languages)
+            given = earlier(args.former, form, files_options(args), languages)
         (done,) = translator.translate([file], bar.update, begin=_growing(bar), given=[given])
     try:
         sys.stdout.buffer.write(present(done, args.format))
@@ -227,9 +227,13 @@ def _folder(args: Translate, place: Path) -> None:
     found = plan(place, out, args.format, args.form, args.former)
     if not found.jobs:
         raise InputError(f"{place}: contains no file of a known format; choose one with --from")
-    for what, paths in (("skipped, of unknown format", found.others), ("gone; not translated", found.gone)):
+    former = place if args.former is None else args.former[0]
+    for what, paths, of in (
+        ("skipped, of unknown format", found.others, place),
+        ("gone; not translated", found.gone, former),
+    ):
         if paths and not args.quiet:
-            names = ", ".join(path.name for path in paths[:5]) + (", …" if len(paths) > 5 else "")
+            names = ", ".join(str(path.relative_to(of)) for path in paths[:5]) + (", …" if len(paths) > 5 else "")
             print(f"{what}: {names} ({len(paths)})", file=sys.stderr)
     sources = [job.source for job in found.jobs]
     _run(args, found.jobs[number::total], _folders_state(out, number, total), sources)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import check_writable, file_hash
+from fairseq_lasformer.files import check_regular, check_writable, file_hash
 from fairseq_lasformer.options import NOTHING, OWN, argument, option
 from fairseq_lasformer.shared_options import (
     Beam,
@@ -159,6 +159,9 @@ def check(args: Translate) -> None:
         raise InputError("--jobs and --engine: only for a folder; a file is one document, which one worker translates")
     if args.since and (args.given or len(args.input) > 1 or args.input == ("-",)):
         raise InputError("--since: for one file or folder that is named, without --given")
+    for path in args.since:
+        if not path.is_dir():
+            check_regular(path, "; --since names an earlier version and its translation")
     if args.encoding_out is not None:
         try:
             "".encode(args.encoding_out)

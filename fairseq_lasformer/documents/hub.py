@@ -354,8 +354,8 @@ def load_model(
         path: its checkpoint, or the checkpoint's folder.
         data: see :func:`from_pretrained`.
         device: a torch device; ``auto`` is the GPU if there is one.
-        decode_dtype: ``float32`` or ``int8``: on a CPU, type of the linear layers' weights.
-        cache_dtype: the same of the cached keys and values.
+        decode_dtype: type of the linear layers' weights: ``float32``, or ``int8`` on a CPU.
+        cache_dtype: type of the cached keys and values: ``float32``, or ``int8`` on a CPU.
         shortlist: a file that ``lasformer shortlist`` wrote; only words that may translate a document are scored.
         reproducible: refuse models or options whose translations depend on what else is translated in the same run,
             the number of threads or the processor.

@@ -1,7 +1,7 @@
 """A document to translate, in parts, and the lines of its translation."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,8 +9,6 @@ from torch import Tensor
 from fairseq_lasformer.search.glossary import Terms
 from fairseq_lasformer.text.documents import Span
 from fairseq_lasformer.translation_memory.remembering import Remembered
-
-T = TypeVar("T")
 
 
 class Source(NamedTuple):

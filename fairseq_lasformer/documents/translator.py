@@ -71,6 +71,8 @@ class Translator(PartSearch):
         Raises:
             InputError: as :meth:`required`.
         """
+        if memory is not None:
+            self.check_memory()
         known = glossary if isinstance(glossary, Glossary) or glossary is None else Glossary.read(glossary)
         more = [] if memory is None or self.task.settings.memory_tokens else memory.terms
         if known is None and not more:
@@ -84,14 +86,22 @@ class Translator(PartSearch):
         ]
         return self.required(Glossary([*own.items(), *possible]), codec)
 
+    def check_memory(self) -> None:
+        """Refuse a memory for a model that does not read documents, or whose lines are not aligned.
+
+        Raises:
+            InputError: it is one.
+        """
+        if not self.reads_documents or self.prefix_size:
+            raise InputError("a memory needs a model of documents whose lines are aligned (data with a separator)")
+
     def remember(self, memory: Memory, sentences: Sequence[str], codec: ExampleCodec) -> Remembered:
         """Find the pairs of a memory that are similar to a document's sentences.
 
         Raises:
-            InputError: the model does not read documents, or its lines are not aligned.
+            InputError: as :meth:`check_memory`.
         """
-        if not self.reads_documents or self.prefix_size:
-            raise InputError("a memory needs a model of documents whose lines are aligned (data with a separator)")
+        self.check_memory()
 
         def encode(dictionary: Dictionary, text: str) -> Tensor:
             tokens: Tensor = dictionary.encode_line(text, add_if_not_exist=False, append_eos=False)

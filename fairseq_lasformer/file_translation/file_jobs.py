@@ -59,7 +59,7 @@ def plan(
     """List the files of a folder and its subfolders, except hidden ones, and where their translations go.
 
     Args:
-        out: folder for the translations; it is not itself translated.
+        out: folder for the translations; neither it nor those of ``since`` are themselves translated.
         output: see :func:`outputs.present`.
         form: format of all files; default: by the endings of their names.
         since: folders of the earlier sources and of their translations, whose files have the same names.
@@ -75,19 +75,18 @@ def plan(
         if out.resolve() == earlier.resolve():
             raise InputError(f"-o {out}: is also a folder of --since; choose a different one")
     jobs, others = [], []
-    inside = out.resolve().is_relative_to(folder.resolve())
+    apart = [one.resolve() for one in (out, *(since or ())) if one.resolve().is_relative_to(folder.resolve())]
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in name.parts)
-        made = inside and path.resolve().is_relative_to(out.resolve())  # by an earlier run
-        if hidden or not path.is_file() or made:
+        if hidden or not path.is_file() or any(path.resolve().is_relative_to(one) for one in apart):
             continue
         known = form or formats.format_of(path.name)
         if known is None:
             others.append(path)
         else:
             before = None if since is None else (since[0] / name, since[1] / name)
-            if before is not None and not any(earlier.exists() for earlier in before):
+            if before is not None and not before[0].exists():
                 before = None  # a new file
             jobs.append(Job(path, out / name.with_name(name.name + suffix(output)), known, before))
     if since is None:

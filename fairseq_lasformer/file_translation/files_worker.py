@@ -123,8 +123,8 @@ class _Open(NamedTuple):
     earlier: Earlier | None = None
 
 
-def earlier(source: Path, translation: Path, form: str, encoding: str | None, languages: tuple[str, str]) -> Earlier:
-    """Read an earlier version of a file and its translation.
+def earlier(since: tuple[Path, Path], form: str, options: Options, languages: tuple[str, str]) -> Earlier:
+    """Read an earlier version of a file and its translation, which may have another encoding.
 
     Raises:
         InputError: one cannot be read, or their format contains translations itself.
@@ -135,7 +135,7 @@ def earlier(source: Path, translation: Path, form: str, encoding: str | None, la
             "your tool), and what is missing is translated, with the rest as context"
         )
     files = []
-    for path, language in zip((source, translation), languages):
+    for path, language, encoding in zip(since, languages, (options.encoding, options.finishing.encoding)):
         try:
             file = formats.read(path.read_bytes(), form, encoding, language=language)
         except OSError as e:
@@ -190,8 +190,8 @@ class Files(Worker[Batch, Iterator[Result]]):
             except OSError as e:
                 raise InputError(f"cannot be read ({e.strerror or e})") from e
         file = self.translator.open(data, job.form, options.encoding, options.finishing, options.any_language)
-        languages, encoding = self.translator.languages, options.encoding
-        return _Open(waiting, file, None if job.since is None else earlier(*job.since, job.form, encoding, languages))
+        languages = self.translator.languages
+        return _Open(waiting, file, None if job.since is None else earlier(job.since, job.form, options, languages))
 
     def _written(self, opened: _Open, made: TranslatedFile | InputError, seconds: float) -> Result:
         job, note = opened.waiting.job, opened.file.note

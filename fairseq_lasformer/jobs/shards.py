@@ -106,7 +106,7 @@ def required_terms(
 def matches(
     task: FairseqTask, translator: Translator, memory: Memory | None
 ) -> Callable[[Sequence[Tensor]], Remembered] | None:
-    """Return a function from the tokens of a document's sentences to its memory pairs; None if none are read.
+    """Return a function from the tokens of a document's sentences to its memory pairs; None without a memory.
 
     Raises:
         InputError: the memory cannot be used.

@@ -202,6 +202,7 @@ def test_a_large_file_is_read_piece_by_piece(tmp_path, monkeypatch):
         (["build", "m.tm", "bad.tsv", "-s", "en", "-t", "de"], "bad.tsv: line 2: expected source, tab, target"),
         (["build", "m.tm", "latin.tsv", "-s", "en", "-t", "de"], "latin.tsv: not UTF-8"),
         (["find", "m.tm", "hello"], "m.tm: no such memory"),
+        (["terms", "m.tm", "a.tsv"], "a.tsv: memory terms takes a memory alone"),
     ],
 )
 def test_mistakes_are_told_in_one_line(words, message, tmp_path, monkeypatch, capsys):

@@ -1,1 +1,1 @@
-"""Ways to train: in CUDA graphs, with a teacher, for 8 bits, from a dense model."""
+"""Ways to train: with a teacher, from a dense model."""
