@@ -160,7 +160,7 @@ def evaluate(raw: Path, runs: Sequence[Experiment], seconds: dict[str, float]) -
         systems[run.name] = {
             **score(hypotheses, references),
             "omissions": breakdown.omissions(hypotheses, references),
-            **{key: measure(hypotheses, references, "13a") for key, measure in breakdown.MEASURES.items()},
+            "by_position": breakdown.by_position(hypotheses, references, "13a"),
             "kappa": mean_kappa(adaptive) or 1.0,
             "kappa_by_module": {module: mean_kappa(patterns) or 1.0 for module, patterns in found.items()},
             **accuracy(probes, judge(probes, hypotheses, references)),
