@@ -79,7 +79,7 @@ def test_the_reference_explains_every_key_and_names_its_default():
     known = {f"task.{f.name}" for f in fields(DocumentTranslationConfig)} | {
         f"model.{f.name}" for f in fields(LasformerConfig)
     }
-    assert {key for key in reference if key.startswith(("task.", "model."))} - known == {"task._name", "model._name"}
+    assert {key for key in reference if key.startswith(("task.", "model."))} <= known
     lines = REFERENCE.read_text().splitlines()
     for before, line in zip(lines, lines[1:]):
         if ": " in line and not line.lstrip().startswith("#"):
