@@ -20,7 +20,7 @@ LINES_KEPT = (*DISTANCES, FARTHER)
 CASES = {
     "training": (
         "--lengths 16 --kappas 0.5 --repeat 1",
-        {"seconds", "ratio_to_dense_eager", "ratio_to_fastest_dense", "peak GiB"},
+        {"seconds", "ratio_to_dense", "peak GiB"},
         "/transformer",
     ),
     "prefill": ("--lengths 32 --kappas 0.5 --repeat 1", {"seconds"}, "/dense"),

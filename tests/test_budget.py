@@ -19,7 +19,7 @@ TOP = "the files at the top"
 
 LINES = {
     "alignment": 970,
-    "analysis": 1240,
+    "analysis": 1250,
     "checkpoints": 570,
     "cli": 2180,
     "conversion": 1790,

@@ -89,6 +89,9 @@ def translated(
     Returns:
         see :func:`page_samples`; and an :func:`attention_view` for each document and each run with selection, with
         their names (``run``, ``document``).
+
+    Raises:
+        InputError: no run can be loaded; a document cannot be read.
     """
     samples: list[Sample] = []
     found: dict[str, list[list[str]]] = {}
@@ -98,7 +101,9 @@ def translated(
         try:
             hub = load_model(run.checkpoint, data, device)
         except InputError as e:
-            print(f"{run.name}: no samples: {e}", file=sys.stderr)
+            if run is runs[-1] and not found:
+                raise  # there is nothing to show
+            print(f"{run.name}: left out: {e}", file=sys.stderr)
             continue
         samples = samples or read_samples(document, reference or _reference(document, hub), show)
         texts = ["\n".join(sample.source) for sample in samples]
@@ -109,7 +114,7 @@ def translated(
             view = attention_view(hub, sample.source, translation)
             if view is not None:
                 views.append({"run": run.name, "document": sample.number, **view})
-    return page_samples(samples, found, reasons) if found else [], views
+    return page_samples(samples, found, reasons), views
 
 
 def _reference(document: Path, hub: DocumentHubInterface) -> Path | None:

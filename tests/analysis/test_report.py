@@ -194,3 +194,15 @@ def test_in_a_browser(page, browser, width):
     )
     assert script("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 27)"
     assert [e for e in window.get_log("browser") if e["level"] in ("SEVERE", "WARNING")] == []
+
+
+def test_a_run_that_cannot_be_loaded_is_left_out_unless_it_is_the_only_one(page, tmp_path, capsys):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "checkpoint_last.pt").write_text("no checkpoint")
+    document = page.parent / "doc.xx"
+    report([page.parent / "sparse", tmp_path / "broken"], tmp_path / "r.html", document)
+    assert "broken: left out: " in capsys.readouterr().err
+    assert [one["name"] for one in content(tmp_path / "r.html")["samples"][0]["runs"]] == ["sparse"]
+    with pytest.raises(InputError):
+        report([tmp_path / "broken"], tmp_path / "none.html", document)
+    assert not (tmp_path / "none.html").exists()

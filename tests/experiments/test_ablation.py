@@ -108,7 +108,8 @@ def test_a_table_runs_resumes_and_prints(config, prepared, tmp_path):
         )
     )
     assert Path(jobs[0].split()[0]).is_file()
-    report = run("lasformer", "report", folder / "r_2", "-o", tmp_path / "r.html")
+    (tmp_path / "text").write_text("w1 w2\n")
+    report = run("lasformer", "report", folder / "r_2", "--document", tmp_path / "text", "-o", tmp_path / "r.html")
     assert "r_2" in report.stdout
 
 
