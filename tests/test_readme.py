@@ -111,8 +111,6 @@ MINIATURE = [
     (r"--nnodes=2 --nproc-per-node=8", "--nnodes=1 --nproc-per-node=2"),
     (r"node0:29500", f"127.0.0.1:{free_port()}"),
     (r"127.0.0.1:29500", f"127.0.0.1:{free_port()}"),
-    (r"SIZE=8000", "SIZE=200"),
-    (r"OMP_NUM_THREADS=1 ARCH=lasformer_small", "OMP_NUM_THREADS=1 MAX_UPDATE=2 ARCH=lasformer_tiny"),
     (r"(--table 7)", rf"\1 --values 1 --set {DEMO.replace(' ', ' --set ')}"),
     (r"(benchmarks compact runs/\S+.*)$", r"\1 --repeat 1"),
     # the first demo stands in for these; tests/nn trains DeFINE and DeLighT
