@@ -48,7 +48,6 @@ def test_kernels_compile_without_a_gpu(older):
         "_count_lines",
         "_products",
         "_bits",
-        "_linear",
         "_forward",
         "_backward_queries",
         "_backward_keys",
