@@ -20,10 +20,11 @@ def require_terms(
     where it lost others by that, all of its terms.
     """
     for only_missing in (True, False):
-        required = [_missing(d, lines) if only_missing else d for d, lines in zip(documents, found)]
+        lacking = [_missing(document, lines) for document, lines in zip(documents, found)]
+        required = lacking if only_missing else documents
         tasks: list[tuple[int, Span]] = []
         for i, document in enumerate(documents):
-            missing = [j for j, terms in enumerate(_missing(document, found[i]).terms or ()) if terms]
+            missing = [j for j, terms in enumerate(lacking[i].terms or ()) if terms]
             for part in document.parts:
                 here = [j for j in missing if part.start <= j < part.start + part.size]
                 first = part.start - part.context

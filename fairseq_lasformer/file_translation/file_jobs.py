@@ -75,12 +75,7 @@ def plan(
         if out.resolve() == earlier.resolve():
             raise InputError(f"-o {out}: is also a folder of --since; choose a different one")
     jobs, others = [], []
-    apart = [one.resolve() for one in (out, *(since or ())) if one.resolve().is_relative_to(folder.resolve())]
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        hidden = any(part.startswith(".") for part in name.parts)
-        if hidden or not path.is_file() or any(path.resolve().is_relative_to(one) for one in apart):
-            continue
+    for path, name in _files(folder, (out, *(since or ()))):
         known = form or formats.format_of(path.name)
         if known is None:
             others.append(path)
@@ -92,8 +87,21 @@ def plan(
     if since is None:
         return Plan(jobs, others)
     names = {job.source.relative_to(folder) for job in jobs}
-    old = [job.source for job in plan(since[0], out, output, form).jobs]
-    return Plan(jobs, others, [path for path in old if path.relative_to(since[0]) not in names])
+    old = _files(since[0], (out, since[1]))
+    gone = [path for path, name in old if name not in names and (form or formats.format_of(path.name))]
+    return Plan(jobs, others, gone)
+
+
+def _files(folder: Path, apart: Sequence[Path]) -> list[tuple[Path, Path]]:
+    """Return the files of a folder that are not hidden, with their names in it, without those of folders apart."""
+    inside = [one.resolve() for one in apart if one.resolve().is_relative_to(folder.resolve())]
+    return [
+        (path, path.relative_to(folder))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and not any(path.resolve().is_relative_to(one) for one in inside)
+    ]
 
 
 def translate_jobs(
@@ -211,7 +219,7 @@ def _batches(
             digest = hashlib.sha256(data).hexdigest()
             for path in job.since or ():
                 check_regular(path, "; --since names an earlier version and its translation")
-            known = [hashlib.sha256(path.read_bytes()).hexdigest() for path in job.since or ()]
+            known = [file_hash(path) for path in job.since or ()]
             key = key_of(digest, job.form, options.output, options.encoding, options.finishing, *settings, *known)
             if done.has(key, job.target):
                 results.append(Result(job, facts=done.facts(key, job.target)))

@@ -215,23 +215,18 @@ def test_what_cannot_be_since_is_refused(trained_folder, versions, capsys):
     assert "b.txt: no such file" in capsys.readouterr().err and (versions / "out" / "a.txt").exists()
 
 
-def test_an_earlier_version_may_lie_in_the_folder_and_its_translation_have_another_encoding(trained_folder, tmp_path):
+def test_an_earlier_version_may_lie_in_the_folder_and_its_translation_have_another_encoding(
+    trained_folder, tmp_path, capsys
+):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "made").mkdir()
     for name, text in (("old/a.txt", "w1 é\nw3\n"), ("a.txt", "w1 é\nw3\n"), ("b.txt", "w2\n")):
         (tmp_path / name).write_text(text, encoding="latin-1")
     for name in ("a.txt", "b.txt"):  # b.txt is new, though a translation has its name
         (tmp_path / "old" / "made" / name).write_text("Ä1 ж\nby hand\n", encoding="utf-8")
-    words = (
-        tmp_path,
-        "--since",
-        tmp_path / "old",
-        tmp_path / "old/made",
-        "-o",
-        tmp_path / "out",
-        "--encoding",
-        "latin-1",
-    )
-    assert translate(tmp_path, trained_folder, *words, "--encoding-out", "utf-8", "--quiet") == 0
+    words = (tmp_path, "--since", tmp_path / "old", tmp_path / "old/made", "-o", tmp_path / "out")
+    encodings = ("--encoding", "latin-1", "--encoding-out", "utf-8")
+    assert translate(tmp_path, trained_folder, *words, *encodings) == 0
+    assert "gone" not in capsys.readouterr().err
     made = {p.relative_to(tmp_path / "out").as_posix(): p.read_bytes() for p in (tmp_path / "out").rglob("*.txt")}
     assert set(made) == {"a.txt", "b.txt"} and made["a.txt"].decode() == "Ä1 ж\nby hand\n"
