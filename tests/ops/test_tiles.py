@@ -47,8 +47,10 @@ def case(n_queries, n_keys, causal, width, padding):
 def test_bits_are_those_of_the_definition(n_queries, n_keys, causal, width, padding):
     kappa = 1_000_000 if padding == "between" else 200_000
     (*_, sel_q, sel_k), mask = case(n_queries, n_keys, causal, width, padding)
-    sel_k.data[0, 7:9] = sel_k.data[0, 3:4].clone()  # ties
-    expected = ops.topk_mask(sel_q, sel_k, mask, kappa)
+    # sums of quarters are exact in any order, on every processor: ties are ties
+    sel_q, sel_k = (torch.round(x.detach() * 4) / 4 for x in (sel_q, sel_k))
+    sel_k[0, 7:9] = sel_k[0, 3:4].clone()
+    expected = reference.topk_mask(sel_q, sel_k, mask, kappa)
     found = ops.topk_bitmask(sel_q, sel_k, mask, kappa)
     assert torch.equal(ops.mask_of(found, n_keys), expected)
 
