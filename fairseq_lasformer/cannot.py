@@ -16,7 +16,6 @@ _LEAVE_OUT = "leave one of them out"
 CANNOT: Mapping[str, Mapping[str, str]] = {
     "--cuda-graph": {
         MIXTURES: "expert sizes are read on the host",
-        "--own-lines": _LEAVE_OUT,
         "an attention that summarises the source": "luna and linformer; leave it out",
         "an attention that keeps a state per hypothesis": "reformer, performer and rfa; leave it out",
     },

@@ -105,11 +105,15 @@ FORMER = ("select_window", "moe_every", "moe_backend", "supervise_all_above", "n
 
 
 def check_version(state: State, path: str | Path) -> None:
-    """Reject a checkpoint of version 0.2, some of whose settings have other names now.
+    """Reject a checkpoint of an earlier version: settings of 0.2 have other names, and own lines had gates.
 
     Raises:
         InputError: it is one; the message says what to do.
     """
+    if any(str(name).endswith(".line_gate") for name in state["model"]):
+        raise InputError(
+            f"{path}: its own lines have gates, as those of version 0.3.0.dev0; use it with commit 2ee9ace"
+        )
     for name in FORMER:
         if any(name in settings for part in ("model", "task") for settings in settings_of(state, part)):
             raise InputError(f"{path}: of version 0.2 of this package (it sets {name}); use it with that version")

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.nn.lines import SourceLines, ranges, tokens_of_lines
-from fairseq_lasformer.ops import KeptKeys, KeyIndex, append
+from fairseq_lasformer.nn.lines import SourceLines, tokens_of_lines
+from fairseq_lasformer.ops import KeyIndex, OwnLines, append
 
 IncrementalState = dict[str, Any]
 
@@ -31,8 +31,7 @@ ENDS = "ends"
 """Name of the entries that are 1 at keys that end a line, [N, C or K, 1]."""
 
 LINES = "lines"
-"""Name of the state that is the line of the newest word and its place in it, int64 [R, 2], and of the entries of the
-source that are the first token of each line and the number of its tokens, int64 [N, L, 2]."""
+"""Name of the state that is the line of the newest word and its place in it, int64 [R, 2]."""
 
 
 def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
@@ -72,21 +71,6 @@ def _kept(stores: dict[str, Tensor], keep: Tensor, n_items: int, used: int) -> d
     return {name: store[:n] for name, store in stores.items()}
 
 
-def own_keys(cache: DecodingCache, ends: Tensor, padding: Tensor) -> tuple[KeptKeys, KeptKeys]:
-    """Return the keys of each hypothesis's own line, in the translation and in the source, in a step.
-
-    Args:
-        ends, padding: see :meth:`SourceLines.of`; read on the first step.
-    """
-    line, place = cache.states[LINES].unbind(1)
-    own = ranges((cache.length - 1 - place)[:, None], (place + 1)[:, None], int(place.max()) + 1)
-    slots = cache.table.gather(1, own.indices.clamp_min(0).long()).int().masked_fill(own.indices < 0, -1)
-    if LINES not in cache.source:
-        cache.source[LINES] = torch.stack(SourceLines.of(ends, padding)[1:], 2)
-    first, n_tokens = cache.source[LINES].unbind(2)
-    return KeptKeys(slots, own.counts), tokens_of_lines(first, n_tokens, line.view(first.size(0), -1))
-
-
 class DecodingCache:
     """Keys and values of all layers, by name, for one batch of hypotheses.
 
@@ -113,6 +97,7 @@ class DecodingCache:
         self.generated: dict[str, Tensor] = {}
         self.source: dict[str, Tensor] = {}
         self.states: dict[str, Tensor] = {}
+        self.source_lines: tuple[Tensor, Tensor] | None = None  # see SourceLines
         self.source_index: KeyIndex | None = None
         self.constants: dict[str, int] = {}
         self.stores: tuple[list[Tensor], list[int]] | None = None  # of packed layers; None where one has moved
@@ -218,6 +203,19 @@ class DecodingCache:
             lines[:, 1] = (lines[:, 1] + 1).masked_fill(starts, 0)
         return lines[:, 1]
 
+    def own_lines(self, ends: Tensor, padding: Tensor) -> tuple[OwnLines, OwnLines]:
+        """Return the positions of each hypothesis's own line, in the translation and in the source, in a step.
+
+        Args:
+            ends, padding: see :meth:`SourceLines.of`; read on the first step.
+        """
+        line, place = self.states[LINES].unbind(1)
+        if self.source_lines is None:
+            self.source_lines = SourceLines.of(ends, padding)[1:]
+        first, n_tokens = self.source_lines
+        of_source = tokens_of_lines(first, n_tokens, line.view(first.size(0), -1))
+        return OwnLines(self.length - 1 - place, place + 1), of_source.flattened()
+
     def begin_lines(self, line: Tensor, place: Tensor) -> None:
         """Write the line and the place, int64 [N], of the last of the positions that :meth:`begin_with` starts with."""
         self.states[LINES] = torch.stack([line, place], 1).repeat_interleave(self.beam, 0)
@@ -274,12 +272,18 @@ class DecodingCache:
         if keep is None:
             return
         self.stores = None
+        self._keep_lines(keep)
         self.generated = _kept(self.generated, keep, n_items, self.used)
         self.source = {name: store.index_select(0, keep) for name, store in self.source.items()}
         self.start, self.count = self.start.index_select(0, keep), self.count.index_select(0, keep)
         if self.source_index is not None:
             start, n_keys = (t.index_select(0, keep) for t in self.source_index[1:3])
             self.source_index = self.source_index._replace(start=start, n_keys=n_keys)
+
+    def _keep_lines(self, keep: Tensor) -> None:
+        if self.source_lines is not None:
+            first, n_tokens = self.source_lines
+            self.source_lines = first.index_select(0, keep), n_tokens.index_select(0, keep)
 
     def _compact(self) -> None:
         """Compact the slots of dropped hypotheses, or double the storage if more than 3/4 of it are in use."""

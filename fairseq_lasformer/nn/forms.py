@@ -20,10 +20,12 @@ from fairseq_lasformer.ops import (
     Choice,
     KeptKeys,
     KeyIndex,
+    OwnShift,
     RowSample,
     StraightThrough,
     Supervision,
     Teachers,
+    own_first,
 )
 
 
@@ -46,14 +48,20 @@ class FullSelection(_Unsupervised):
 
     mask: AttentionMask
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str, bias: Tensor | None = None
+    ) -> Tensor:
         mask, n_keys = self.mask, k.size(2)
         if backend == "reference":
             every = mask.full(q.size(0), q.size(2), n_keys, q.device)
-            return ops.reference.selected_attention(q, k, v, every, mask, None, dropout_p)
-        if mask.key_padding is not None and ops.backend_for(q.device, backend) == "triton" and ops.fits(q):
+            return ops.reference.selected_attention(q, k, v, every, mask, None, dropout_p, bias)
+        masked = mask.key_padding is not None or bias is not None
+        if masked and ops.backend_for(q.device, backend) == "triton" and ops.fits(q):
             bits = ops.allowed_bitmask(mask, q, n_keys)
-            return ops.tiled_attention(q, k, v, bits, mask, None, dropout_p)
+            return ops.tiled_attention(q, k, v, bits, mask, None, dropout_p, bias)
+        if bias is not None:
+            every = mask.full(q.size(0), q.size(2), n_keys, q.device)
+            return ops.selected_attention(q, k, v, every, mask, None, dropout_p, bias)
         with _without_plans(q):
             if mask.causal and mask.key_padding is None:
                 return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=True)
@@ -86,25 +94,33 @@ class GatheredSelection(_Unsupervised):
     """Kept keys as indices, for kernels that read only these keys (CPU inference).
 
     Attributes:
-        slots: the kept keys of B * Q rows.
+        slots: the kept keys of B * Q rows; those of its own line come first.
     """
 
     slots: KeptKeys
+    mask: AttentionMask
 
     @classmethod
     def of_scores(cls, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> GatheredSelection:
         assert choice.keys is not None
-        return cls(ops.topk_gather(teaching.query, teaching.key, choice.keys, kappa.millionths))
+        return cls(ops.topk_gather(teaching.query, teaching.key, choice.keys, kappa.millionths, mask.own), mask)
 
     @classmethod
     def of_slots(
         cls, kept: KeptKeys, n_batch: int, n_keys: int, mask: AttentionMask, teaching: Teaching | None
     ) -> GatheredSelection:
-        return cls(kept)
+        return cls(kept, mask)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str, bias: Tensor | None = None
+    ) -> Tensor:
         queries, keys, values = _joined_heads(q, k, v)
-        out = ops.attend_kept(queries.flatten(0, 1), keys, values, None, self.slots, q.size(1), backend)
+        own, value = self.mask.own, self.mask.shift(bias, q.size(2), k.size(2))
+        shift = None
+        if own is not None and value is not None:
+            count = own.n_keys.flatten()
+            shift = OwnShift(torch.zeros_like(count), count, value.transpose(1, 2).flatten(0, 1))
+        out = ops.attend_kept(queries.flatten(0, 1), keys, values, None, self.slots, q.size(1), backend, shift=shift)
         return _heads(out, like=q)
 
 
@@ -117,10 +133,15 @@ class EveryKey(_Unsupervised):
     """
 
     index: KeyIndex
+    mask: AttentionMask
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str, bias: Tensor | None = None
+    ) -> Tensor:
+        shift = self.mask.shift(bias, q.size(2), k.size(2))
         queries, keys, values = _joined_heads(q, k, v)
-        return _heads(ops.dense_attention(queries, keys, values, self.index, q.size(1)), like=q)
+        out = ops.dense_attention(queries, keys, values, self.index, q.size(1), self.mask.own, shift)
+        return _heads(out, like=q)
 
 
 @dataclass(frozen=True)
@@ -153,8 +174,10 @@ class MaskSelection:
     def of_mask(cls, keep_mask: Tensor, mask: AttentionMask, teaching: Teaching | None) -> MaskSelection:
         return cls(keep_mask, mask, teaching)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        return ops.selected_attention(q, k, v, self.keep_mask, self.mask, _through(self.teaching), dropout_p)
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str, bias: Tensor | None = None
+    ) -> Tensor:
+        return ops.selected_attention(q, k, v, self.keep_mask, self.mask, _through(self.teaching), dropout_p, bias)
 
     def supervise(self, teachers: Teachers) -> Supervision | None:
         return None if self.teaching is None else _supervise(self.teaching, teachers, self.kept(), self.mask)
@@ -171,9 +194,11 @@ class ReferenceSelection(MaskSelection):
     def of_scores(cls, choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> ReferenceSelection:
         return cls(ops.reference.topk_mask(teaching.query, teaching.key, mask, kappa.millionths), mask, teaching)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str, bias: Tensor | None = None
+    ) -> Tensor:
         through = _through(self.teaching)
-        return ops.reference.selected_attention(q, k, v, self.keep_mask, self.mask, through, dropout_p)
+        return ops.reference.selected_attention(q, k, v, self.keep_mask, self.mask, through, dropout_p, bias)
 
     def supervise(self, teachers: Teachers) -> Supervision | None:
         if self.teaching is None:
@@ -213,8 +238,10 @@ class SlotSelection:
     ) -> SlotSelection:
         return cls(kept, mask, n_batch, n_keys, teaching)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        return ops.gathered_attention(q, k, v, self.slots, self.mask, _through(self.teaching), dropout_p)
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str, bias: Tensor | None = None
+    ) -> Tensor:
+        return ops.gathered_attention(q, k, v, self.slots, self.mask, _through(self.teaching), dropout_p, bias)
 
     def supervise(self, teachers: Teachers) -> Supervision | None:
         return None if self.teaching is None else _supervise(self.teaching, teachers, self.kept(), self.mask)
@@ -252,8 +279,10 @@ class BitmaskSelection:
     ) -> BitmaskSelection:
         return cls(ops.bitmask_of(kept, n_batch, n_keys), mask, n_keys, teaching)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        return ops.tiled_attention(q, k, v, self.bits, self.mask, _through(self.teaching), dropout_p)
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str, bias: Tensor | None = None
+    ) -> Tensor:
+        return ops.tiled_attention(q, k, v, self.bits, self.mask, _through(self.teaching), dropout_p, bias)
 
     def supervise(self, teachers: Teachers) -> Supervision | None:
         if self.teaching is None:
@@ -273,8 +302,9 @@ class _Rows:
         assert choice.keys is not None
         # the choice must not depend on the lengths of a batch, as the two add in different orders
         if kappa.millionths >= KAPPA_ONE:
-            return EveryKey(choice.keys)
-        return GatheredSelection(ops.topk_of_rows(teaching.query, teaching.key, choice.keys, kappa.millionths))
+            return EveryKey(choice.keys, mask)
+        kept = ops.topk_of_rows(teaching.query, teaching.key, choice.keys, kappa.millionths, mask.own)
+        return GatheredSelection(kept, mask)
 
     of_slots = GatheredSelection.of_slots
 
@@ -305,9 +335,13 @@ def selected(
 ) -> Selection:
     """Return kept keys of B * Q rows, found in any way, in the form for an implementation.
 
+    The keys of a query's own line are kept besides, before all others.
+
     Args:
         teaching: paths through which a learned pattern learns.
     """
+    if mask.own is not None:
+        kept = own_first(kept, mask.own.slots())
     made: Selection = FORMS[choice.form].of_slots(kept, n_batch, n_keys, mask, teaching)
     return made
 
@@ -316,6 +350,8 @@ def selected_by(choice: Choice, keep_mask: Tensor, mask: AttentionMask, teaching
     """Return kept keys, bool [B, Q, K], found in any way, in the form for an implementation; see :func:`selected`."""
     form = FORMS[choice.form]
     if hasattr(form, "of_mask"):
+        if mask.own is not None:
+            keep_mask = keep_mask | mask.own.among(keep_mask.size(2))
         made: Selection = form.of_mask(keep_mask, mask, teaching)
         return made
     n_batch, _, n_keys = keep_mask.shape
@@ -324,7 +360,7 @@ def selected_by(choice: Choice, keep_mask: Tensor, mask: AttentionMask, teaching
 
 def every(choice: Choice, mask: AttentionMask) -> Selection:
     """Return every key that the mask allows, in the form for an implementation."""
-    return EveryKey(choice.keys) if choice.form == "rows" and choice.keys is not None else FullSelection(mask)
+    return EveryKey(choice.keys, mask) if choice.form == "rows" and choice.keys is not None else FullSelection(mask)
 
 
 def _joined_heads(*tensors: Tensor) -> list[Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.nn.cache import ENDS, DecodingCache
-from fairseq_lasformer.ops import EightBit, KeptKeys, KeyIndex, quantise_heads
+from fairseq_lasformer.ops import EightBit, KeptKeys, KeyIndex, OwnLines, quantise_heads
 from fairseq_lasformer.ops.reference import of_rows
 
 
@@ -22,7 +22,7 @@ class LayerCache(NamedTuple):
         x: [R, d], the newest inputs.
         memory: [N, K, d], the source, in cross-attention; otherwise None.
         generated: slots of the translation's keys so far.
-        own: keys of each hypothesis's own line, for attentions that read it.
+        own: positions of each hypothesis's own line, [R], for attentions that read it.
         newest: what is known of the newest inputs already, see :class:`StepProducts`.
     """
 
@@ -32,7 +32,7 @@ class LayerCache(NamedTuple):
     memory: Tensor | None
     key_index: KeyIndex
     generated: KeyIndex
-    own: KeptKeys | None = None
+    own: OwnLines | None = None
     newest: Mapping[str, Tensor] = MappingProxyType({})
 
     @property
@@ -65,6 +65,16 @@ class LayerCache(NamedTuple):
         """
         known = self.newest.get(what)
         return projection(self.x) if known is None else known
+
+    def own_slots(self) -> KeptKeys:
+        """Return the slots of each hypothesis's own line."""
+        assert self.own is not None
+        table, longest = self.key_index.table, self.key_index.end if self.own.first.is_cuda else None
+        found = self.own.slots(longest)
+        if table is None:
+            return found
+        slots = table.gather(1, found.indices.clamp_min(0).long()).int()
+        return KeptKeys(slots.masked_fill(found.indices < 0, -1), found.counts)
 
     def ends(self, slots: Tensor) -> Tensor:
         """Return which keys end a line, bool [R, T], by their slots [R, T]; see :meth:`DecodingCache.mark`."""

@@ -21,7 +21,7 @@ from fairseq_lasformer.nn.layer_cache import LayerCache
 from fairseq_lasformer.nn.moe import MixtureOfExperts, RouterStats
 from fairseq_lasformer.nn.options import EVERY_QUERY, Pass, RowSampling
 from fairseq_lasformer.nn.selection import Selection
-from fairseq_lasformer.ops import AttentionMask, KeptKeys, KeyIndex
+from fairseq_lasformer.ops import AttentionMask, KeptKeys, KeyIndex, OwnLines
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.decoding.step_products import AttentionProducts
@@ -51,8 +51,8 @@ class FullPass(NamedTuple):
         return layer(x, self, selections)
 
 
-OwnKeys = tuple[KeptKeys | None, KeptKeys | None]
-"""Keys of each row's own line, in the translation and in the source; None if attentions do not read them."""
+BothLines = tuple[OwnLines | None, OwnLines | None]
+"""Each row's own line, in the translation and in the source; None if attentions do not read them."""
 
 
 class DecodeContext(NamedTuple):
@@ -63,7 +63,7 @@ class DecodeContext(NamedTuple):
         memory: the encoder's output [N, K, d].
         self_index: index of the self-attention's keys.
         source_index: index of the source's keys.
-        own: keys of each hypothesis's own line.
+        own: positions of each hypothesis's own line, [R].
         products: those of every layer's attentions that are computed together; empty for none.
     """
 
@@ -71,7 +71,7 @@ class DecodeContext(NamedTuple):
     memory: Tensor
     self_index: KeyIndex
     source_index: KeyIndex
-    own: OwnKeys = (None, None)
+    own: BothLines = (None, None)
     products: Sequence[AttentionProducts] = ()
 
     def run(self, layer: DecoderLayer, x: Tensor, selections: tuple[KeptKeys | None, ...]) -> LayerOutput:

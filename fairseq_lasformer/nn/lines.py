@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.ops import KeptKeys
+from fairseq_lasformer.ops import OwnLines
 
 
 class SourceLines(NamedTuple):
@@ -45,8 +45,8 @@ class SourceLines(NamedTuple):
         index = torch.arange(self.line.size(1), device=self.line.device)
         return (index - self.first.gather(1, self.line)).clamp_min(0)
 
-    def own(self, line: Tensor) -> KeptKeys:
-        """Return the tokens of lines; see :func:`tokens_of_lines`."""
+    def own(self, line: Tensor) -> OwnLines:
+        """Return the tokens of lines, int64 [B, Q]; none of a line that a source does not have."""
         return tokens_of_lines(self.first, self.n_tokens, line)
 
 
@@ -68,30 +68,19 @@ class TargetLines(NamedTuple):
         first = index.masked_fill(~starts, 0).cummax(1).values
         return cls((starts.long().cumsum(1) - 1).clamp_min(0), index - first)
 
-    def own(self) -> KeptKeys:
-        """Return the tokens of each token's line up to itself, as kept keys of B * Q rows."""
+    def own(self, padding: Tensor | None) -> OwnLines:
+        """Return the tokens of each token's line up to itself; none for padding, bool [B, Q]."""
         index = torch.arange(self.place.size(1), device=self.place.device)
-        return ranges(index - self.place, self.place + 1, int(self.place.max()) + 1)
+        count = self.place + 1
+        return OwnLines(index - self.place, count if padding is None else count.masked_fill(padding, 0))
 
 
-def tokens_of_lines(first: Tensor, n_tokens: Tensor, line: Tensor) -> KeptKeys:
-    """Return the tokens of lines, as kept keys of B * Q rows; none for a line that a source does not have.
+def tokens_of_lines(first: Tensor, n_tokens: Tensor, line: Tensor) -> OwnLines:
+    """Return the tokens of lines; none of a line that a source does not have.
 
     Args:
         first, n_tokens: see :class:`SourceLines`.
         line: int64 [B, Q].
     """
     known = line.clamp_max(first.size(1) - 1)
-    return ranges(first.gather(1, known), n_tokens.gather(1, known).masked_fill(line > known, 0), int(n_tokens.max()))
-
-
-def ranges(first: Tensor, n_keys: Tensor, longest: int) -> KeptKeys:
-    """Return keys that follow one another, as kept keys of B * Q rows.
-
-    Args:
-        first, n_keys: int64 [B, Q], the first key and the number of keys.
-        longest: maximum of ``n_keys``.
-    """
-    offset = torch.arange(longest, device=first.device)
-    slots = (first[..., None] + offset).masked_fill(offset >= n_keys[..., None], -1)
-    return KeptKeys(slots.flatten(0, 1).int(), n_keys.flatten().int())
+    return OwnLines(first.gather(1, known), n_tokens.gather(1, known).masked_fill(line > known, 0))

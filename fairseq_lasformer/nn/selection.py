@@ -64,13 +64,16 @@ class Selection(Protocol):
         """Return whether to make each head contiguous, once for attention and supervision."""
         ...
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str, bias: Tensor | None = None
+    ) -> Tensor:
         """Compute attention over the kept keys.
 
         Args:
             q, k, v: [B, H, Q or K, D].
             dropout_p: dropout probability of the attention weights.
             backend: one of :data:`ops.BACKENDS`.
+            bias: b_h [H], with own lines, see ``reference.line_bias``.
 
         Returns:
             [B, H, Q, D]; 0 for rows without keys.

@@ -149,4 +149,5 @@ def _supervise(
     if selection is None:
         return None
     queries, keys = [o.query for o in outputs if o.query is not None], [o.key for o in outputs if o.key is not None]
-    return selection.supervise(Teachers(queries, keys, query_padding, *options))
+    biases = [o.bias for o in outputs if o.query is not None]
+    return selection.supervise(Teachers(queries, keys, query_padding, *options, biases))

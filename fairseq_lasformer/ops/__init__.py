@@ -15,7 +15,7 @@ from fairseq_lasformer.ops.cpu.fixed import (
     log_softmax,
     topk_of_rows,
 )
-from fairseq_lasformer.ops.cpu.gather import gathered_attention, kept_mask, kept_of, topk_slots
+from fairseq_lasformer.ops.cpu.gather import gathered_attention, kept_mask, kept_of, own_first, topk_slots
 from fairseq_lasformer.ops.cpu.packed import (
     GELU,
     GELU_TANH,
@@ -53,6 +53,8 @@ from fairseq_lasformer.ops.types import (
     FunctionContext,
     KeptKeys,
     KeyIndex,
+    OwnLines,
+    OwnShift,
     RowSample,
     StraightThrough,
     Supervision,
@@ -75,6 +77,8 @@ __all__ = [
     "LineEnds",
     "MIN_KEYS",
     "NO_ACTIVATION",
+    "OwnLines",
+    "OwnShift",
     "PackedLinear",
     "PassShape",
     "RELU",
@@ -106,6 +110,7 @@ __all__ = [
     "log_probabilities",
     "log_softmax",
     "mask_of",
+    "own_first",
     "pack_linear",
     "quantise_heads",
     "reference",

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.blocks import add_product_, fill_disallowed, query_blocks, softmax_
-from fairseq_lasformer.ops.cpu.rows import kept_gradient_, kept_softmax_, mask_gradient
+from fairseq_lasformer.ops.cpu.rows import kept_gradient_, kept_softmax_, mask_gradient, shift_own_, sum_own
 from fairseq_lasformer.ops.dropout import dropped
 from fairseq_lasformer.ops.types import (
     EVERY_ROW,
@@ -39,6 +39,7 @@ def selected_attention(
     mask: AttentionMask,
     through: StraightThrough | None = None,
     dropout_p: float = 0.0,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Compute attention over the kept keys (eq 3).
 
@@ -48,12 +49,14 @@ def selected_attention(
         mask: attention mask, a superset of ``keep_mask``.
         through: receiver of the straight-through gradient; None: none.
         dropout_p: dropout probability of the attention weights.
+        bias: b_h [H], with own lines, see ``reference.line_bias``.
 
     Returns:
         [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
     """
     sel_q, sel_k, how = gradient_options(through, DropoutMask.drawn(dropout_p))
-    return _SelectedAttention.apply(q, k, v, keep_mask, mask, sel_q, sel_k, how)
+    shift = mask.shift(bias, q.size(2), k.size(2))
+    return _SelectedAttention.apply(q, k, v, shift, keep_mask, mask, sel_q, sel_k, how)
 
 
 class GradientOptions(NamedTuple):
@@ -85,6 +88,7 @@ class _SelectedAttention(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        shift: Tensor | None,
         keep_mask: Tensor,
         mask: AttentionMask,
         sel_q: Tensor | None,
@@ -99,51 +103,59 @@ class _SelectedAttention(torch.autograd.Function):
         keys = k.transpose(2, 3)
         for rows, n_seen, _ in query_blocks(q.size(1), keep_mask.shape, k.size(2), mask, q.device):
             scores = torch.matmul(q[:, :, rows] * scale, keys[..., :n_seen]).to(lse.dtype)
+            if shift is not None and mask.own is not None:
+                shift_own_(scores, mask.own, rows, shift[:, :, rows])
             weights, lse[:, :, rows] = kept_softmax_(scores, keep_mask[:, rows, :n_seen])
             weights = _dropped(weights, how.dropout, rows.start)
             out[:, :, rows] = torch.matmul(weights.to(v.dtype), v[:, :, :n_seen])
-        ctx.save_for_backward(q, k, v, keep_mask, mask.key_padding, sel_q, sel_k, out, lse)
-        ctx.causal, ctx.how = mask.causal, how
+        ctx.save_for_backward(q, k, v, keep_mask, mask.key_padding, sel_q, sel_k, out, lse, shift)
+        ctx.causal, ctx.how, ctx.own = mask.causal, how, mask.own
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: FunctionContext, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, keep_mask, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
-        mask = AttentionMask(key_padding, ctx.causal)
+        q, k, v, keep_mask, key_padding, sel_q, sel_k, out, lse, shift = ctx.saved_tensors
+        mask = AttentionMask(key_padding, ctx.causal, own=ctx.own)
         through = sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad)
         scale, compute, (bounded, sample, dropout) = q.size(-1) ** -0.5, lse.dtype, ctx.how
         dq, dk, dv = torch.empty_like(q), k.new_zeros(k.shape), v.new_zeros(v.shape)
         # empty placeholders if the selector gets no gradient
         d_sel_q, d_sel_k = (torch.zeros_like(t if through else q[..., :0]) for t in (sel_q, sel_k))
+        d_shift = None if shift is None else torch.empty_like(shift)
         delta = (d_out.to(compute) * out.to(compute)).sum(-1)
         for rows, n_seen, allowed in query_blocks(q.size(1), keep_mask.shape, k.size(2), mask, q.device):
             queries, d_rows = q[:, :, rows] * scale, d_out[:, :, rows].contiguous()
             scores = torch.matmul(queries, k[:, :, :n_seen].transpose(2, 3)).to(compute)
+            if shift is not None and mask.own is not None:
+                shift_own_(scores, mask.own, rows, shift[:, :, rows])
             d_weights = torch.matmul(d_rows, v[:, :, :n_seen].transpose(2, 3)).to(compute)
             d_weights = _dropped(d_weights, dropout, rows.start)
             inside = sample.within(rows)
             if through and inside.start < inside.stop:
-                own = allowed if allowed is None else allowed[:, inside]
+                others = mask.others(allowed, n_seen, rows)
+                others = None if others is None else others[:, inside]
                 d_mask = mask_gradient(
                     scores[:, :, inside],
                     lse[:, :, rows][:, :, inside],
                     d_weights[:, :, inside],
                     delta[:, :, rows][:, :, inside],
-                    own,
+                    others,
                     bounded,
                 ).mul_(sample.stride)
-                d_query, d_key = selector_gradient(d_mask, own, sel_q[:, rows][:, inside], sel_k[:, :n_seen])
+                d_query, d_key = selector_gradient(d_mask, others, sel_q[:, rows][:, inside], sel_k[:, :n_seen])
                 d_sel_q[:, rows][:, inside] = d_query
                 d_sel_k[:, :n_seen] += d_key
             keep = keep_mask[:, rows, :n_seen]
             weights, d_scores = kept_gradient_(scores, d_weights, lse[:, :, rows], delta[:, :, rows], keep)
             weights = _dropped(weights, dropout, rows.start)
+            if d_shift is not None and mask.own is not None:
+                d_shift[:, :, rows] = sum_own(d_scores, mask.own, rows)
             d_scores, weights = d_scores.to(q.dtype), weights.to(v.dtype)
             add_product_(dv[:, :, :n_seen], weights, d_rows)
             dq[:, :, rows] = torch.matmul(d_scores, k[:, :, :n_seen]) * scale
             add_product_(dk[:, :, :n_seen], d_scores, queries)
-        return (dq, dk, dv, None, None, *((d_sel_q, d_sel_k) if through else (None, None)), None)
+        return (dq, dk, dv, d_shift, None, None, *((d_sel_q, d_sel_k) if through else (None, None)), None)
 
 
 def selector_gradient(d_mask: Tensor, allowed: Tensor | None, sel_q: Tensor, sel_k: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairseq_lasformer.ops import reference
 from fairseq_lasformer.ops.backends import backend_for, current, required_kernels
-from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex
+from fairseq_lasformer.ops.types import KAPPA_ONE, MIN_KEYS, KeptKeys, KeyIndex, OwnLines, OwnShift
 
 
 def _rows(t: Tensor) -> Tensor:
@@ -27,7 +27,9 @@ def _module(backend: str) -> ModuleType:
 
 
 @torch.no_grad()
-def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int, backend: str = "auto") -> KeptKeys | None:
+def topk_indices(
+    q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int, backend: str = "auto", own: OwnLines | None = None
+) -> KeptKeys | None:
     """Select the kept keys of one decoding step (eq 1, 2).
 
     Args:
@@ -36,6 +38,7 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int, backend: 
         paths: key index.
         kappa: fraction of keys to keep, in millionths.
         backend: one of :data:`BACKENDS`.
+        own: positions of each row's own line; they are kept besides, before all others.
 
     Returns:
         the kept keys; None if every allowed key is kept.
@@ -48,9 +51,10 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int, backend: 
         paths = paths._replace(table=_rows(paths.table))
     if chosen == "cpu":
         scaled = q.float().contiguous() * q.size(-1) ** -0.5
-        return KeptKeys(*torch.ops.fairseq_lasformer.topk_indices(scaled, keys, paths.table, *paths[1:3], kappa))
+        pairs = None if own is None else torch.stack([*own], -1)
+        return KeptKeys(*torch.ops.fairseq_lasformer.topk_indices(scaled, keys, paths.table, *paths[1:3], kappa, pairs))
     with current(q):
-        return _module(chosen).topk_indices(q, keys, paths, kappa)
+        return _module(chosen).topk_indices(q, keys, paths, kappa, own)
 
 
 @torch.no_grad()
@@ -63,6 +67,7 @@ def attend_kept(
     n_heads: int,
     backend: str = "auto",
     dropout_p: float = 0.0,
+    shift: OwnShift | None = None,
 ) -> Tensor:
     """Compute attention of R rows over their kept keys (eq 3).
 
@@ -75,6 +80,7 @@ def attend_kept(
         backend: one of :data:`BACKENDS`.
         dropout_p: dropout probability of the attention weights (``--retain-dropout``); not supported by the kernels, so
             a positive value uses plain PyTorch.
+        shift: what is added to the scores of a row's own line.
 
     Returns:
         [R, H*D] in q's dtype; 0 for rows without keys.
@@ -85,7 +91,7 @@ def attend_kept(
     if slots is None:
         assert paths is not None
         if paths.table is None and backend != "reference":
-            return _attend_source(q, keys, values, paths, n_heads, dropout_p)
+            return _attend_source(q, keys, values, paths, n_heads, dropout_p, shift)
         if plain or paths.table is None:
             table, allowed = paths.slots(q.size(0))
             slots = KeptKeys(table.masked_fill(~allowed, -1).int(), allowed.sum(1).int())
@@ -93,23 +99,34 @@ def attend_kept(
             kept = paths.n_keys.int().repeat_interleave(q.size(0) // paths.n_keys.numel())
             slots = KeptKeys(paths.table[:, : paths.end], kept)
     if plain:
-        return reference.attend_kept(q, keys, values, slots, n_heads, dropout_p)
+        return reference.attend_kept(q, keys, values, slots, n_heads, dropout_p, shift)
     q, slots = _rows(q), KeptKeys(_rows(slots.indices), slots.counts.contiguous())
     keys, values = _rows(keys), _rows(values)
     if chosen == "cpu":
-        out = torch.ops.fairseq_lasformer.attend_kept(q.float().contiguous(), keys, values, *slots, n_heads)
+        own = {} if shift is None else {"own": shift.pairs, "shift": shift.value.contiguous()}
+        out = torch.ops.fairseq_lasformer.attend_kept(q.float().contiguous(), keys, values, *slots, n_heads, **own)
         return out.to(q.dtype)
     with current(q):
-        return _module(chosen).attend_kept(q, keys, values, slots, n_heads)
+        return _module(chosen).attend_kept(q, keys, values, slots, n_heads, shift)
 
 
 def _attend_source(
-    q: Tensor, keys: Tensor, values: Tensor, paths: KeyIndex, n_heads: int, dropout_p: float = 0.0
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    paths: KeyIndex,
+    n_heads: int,
+    dropout_p: float = 0.0,
+    shift: OwnShift | None = None,
 ) -> Tensor:
     """Compute dense attention over the source: an item's rows are the queries of one product with its keys."""
-    n_items, _, width = keys.shape
+    n_items, n_keys, width = keys.shape
     queries, k, v = (t.reshape(n_items, -1, n_heads, width // n_heads).transpose(1, 2) for t in (q, keys, values))
     mask = None if paths.full else paths.allowed()[:, None, None]  # with a mask, the GPU's fast kernels do not apply
+    if shift is not None:
+        mine = reference.own_positions(OwnLines(shift.first, shift.n_keys), n_keys)
+        added = (shift.value[:, :, None] * mine[:, None]).unflatten(0, (n_items, -1)).transpose(1, 2).to(q.dtype)
+        mask = added if mask is None else added.masked_fill(~mask, float("-inf"))
     out = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, dropout_p=dropout_p)
     out = out.masked_fill((paths.n_keys == 0)[:, None, None, None], 0.0)
     return out.transpose(1, 2).reshape(q.shape)

@@ -19,6 +19,8 @@ from fairseq_lasformer.ops.types import (
     AttentionMask,
     KeptKeys,
     KeyIndex,
+    OwnLines,
+    OwnShift,
     RowSample,
     StraightThrough,
     Supervision,
@@ -69,7 +71,7 @@ def select(scores: Tensor, keep: Tensor) -> Tensor:
 
 
 def topk_mask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int) -> Tensor:
-    """Select the kept keys of all queries (eq 1, 2), bool [B, Q, K].
+    """Select the kept keys of all queries (eq 1, 2), bool [B, Q, K]; those of its own line are kept besides.
 
     Args:
         sel_q, sel_k: [B, Q or K, S].
@@ -77,7 +79,30 @@ def topk_mask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: int) -> 
     """
     with torch.no_grad():
         allowed = mask.full(sel_q.size(0), sel_q.size(1), sel_k.size(1), sel_q.device)
-        return select(selector_scores(sel_q, sel_k, allowed), keep_counts(allowed.sum(-1), kappa))
+        others = other_keys(mask, allowed)
+        kept = select(selector_scores(sel_q, sel_k, others), keep_counts(others.sum(-1), kappa))
+        return kept | (allowed & ~others)
+
+
+def other_keys(mask: AttentionMask, allowed: Tensor) -> Tensor:
+    """Return the allowed keys outside of each query's own line (R_i), bool [B, Q, K]; without own lines, all."""
+    return allowed if mask.own is None else allowed & ~mask.own.among(allowed.size(-1))
+
+
+def line_bias(bias: Tensor | None, mask: AttentionMask, allowed: Tensor) -> Tensor | float:
+    """Compute what own lines add to the scores: b_h - log |R_i| to those of the keys outside of it, [B, H, Q, K].
+
+    Own line and selection are read in one softmax. By its bias, a head weighs the mean of what it selects, whatever the
+    document's length: with -inf, a document's lines are translated as if alone; without own lines, this is eq 3.
+
+    Args:
+        bias: b_h [H]; None without own lines.
+    """
+    if bias is None or mask.own is None:
+        return 0.0
+    others = other_keys(mask, allowed)
+    each = bias[:, None] - others.sum(-1).clamp(min=1).to(bias.dtype).log()[:, None]
+    return each[..., None] * others[:, None].to(bias.dtype)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
@@ -101,6 +126,7 @@ def selected_attention(
     mask: AttentionMask,
     through: StraightThrough | None = None,
     dropout_p: float = 0.0,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Compute attention over the kept keys (eq 3), straight-through if a selector learns.
 
@@ -114,12 +140,14 @@ def selected_attention(
             dominate the gradient: starting from a trained dense model, gradient norms of 10^5 to 10^7 were observed and
             training diverged.
         dropout_p: dropout probability of the attention weights.
+        bias: b_h [H], with own lines, see :func:`line_bias`.
 
     Returns:
         [B, H, Q, D]; 0 for rows without kept keys.
     """
     allowed, kept_keys = mask.full(keep_mask.size(0), q.size(2), k.size(2), q.device), keep_mask[:, None]
-    scores = attention_scores(q, k).masked_fill(~allowed[:, None], float("-inf"))
+    scores = attention_scores(q, k) + line_bias(bias, mask, allowed)
+    scores = scores.masked_fill(~allowed[:, None], float("-inf"))
     kept = kept_keys.to(scores.dtype)
     bound = scores.detach().masked_fill(~kept_keys, float("-inf")).logsumexp(-1, keepdim=True)
     bounded = through is None or through.bounded
@@ -129,7 +157,7 @@ def selected_attention(
     weights = (scores - top.masked_fill(top == float("-inf"), 0.0)).exp()
     if through is not None:
         soft = torch.matmul(through.query, through.key.transpose(1, 2)) * through.query.size(-1) ** -0.5
-        soft = masked_softmax(soft, allowed)[:, None]
+        soft = masked_softmax(soft, other_keys(mask, allowed))[:, None]
         learning = soft.new_zeros(q.size(2), 1)
         through.sample.of(learning, 0).fill_(through.sample.stride)
         kept = kept + ((soft - soft.detach()) * learning).to(scores.dtype)
@@ -150,30 +178,41 @@ def supervise(
 ) -> Supervision:
     """Supervise a selector by the full attention of the layers it serves (eq 4-6), and measure the kept mass (eq 7).
 
+    With own lines, a selector learns how the attention to the other keys is distributed, P = A / m over R_i. Its loss
+    is m KL(P || A_s), where m is the attention's mass on them: KL of two attentions that agree on the own line. As the
+    weight of a query, m is a constant, or the loss would teach attention to stay at home. The kept mass is
+    1 - m + m Sum_{j kept} A_s.
+
     Args:
         sel_q, sel_k: [B, Q or K, S].
         keep_mask: bool [B, R, K], True for kept keys of the sampled queries.
         sample: the queries to learn from. The loss is scaled by the stride; the masses are the means of the sampled
             queries, times the number of all.
     """
-    (n_batch, n_queries, _), (queries, keys, padding, kl, _) = sel_q.shape, teachers.detached()
+    (n_batch, n_queries, _), (queries, keys, padding, kl, _, biases) = sel_q.shape, teachers.detached()
     allowed = mask.full(n_batch, n_queries, sel_k.size(1), sel_q.device)
     every = allowed.any(-1) if padding is None else allowed.any(-1) & ~padding
-    allowed, valid, sel_q = sample.of(allowed, 1), sample.of(every, 1), sample.of(sel_q, 1)
-    log_sel = torch.matmul(sel_q, sel_k.transpose(1, 2)) * sel_q.size(-1) ** -0.5
-    log_sel = log_sel.masked_fill(~allowed, -1e30).log_softmax(-1)
-    sel = log_sel.exp() * allowed
-    heads = [
-        masked_softmax(attention_scores(sample.of(q, 2), k), allowed[:, None]).mean(1) for q, k in zip(queries, keys)
-    ]
+    heads = []
+    for q, k, bias in zip(queries, keys, biases):
+        scores = attention_scores(q, k) + line_bias(bias, mask, allowed)
+        heads.append(masked_softmax(sample.of(scores, 2), sample.of(allowed, 1)[:, None]).mean(1))
     attention = torch.stack(heads).mean(0)
-    log_attention = attention.clamp(min=torch.finfo(attention.dtype).tiny).log()
-    terms = attention * (log_attention - log_sel) if kl == "forward" else sel * (log_sel - log_attention)
-    rows = terms.masked_fill(~allowed, 0.0).sum(-1)
+    others, valid, sel_q = sample.of(other_keys(mask, allowed), 1), sample.of(every, 1), sample.of(sel_q, 1)
+    log_sel = torch.matmul(sel_q, sel_k.transpose(1, 2)) * sel_q.size(-1) ** -0.5
+    log_sel = log_sel.masked_fill(~others, -1e30).log_softmax(-1)
+    sel, tiny = log_sel.exp() * others, torch.finfo(attention.dtype).tiny
+    mass = (attention * others).sum(-1, keepdim=True)
+    elsewhere, weight = (
+        (attention, 1.0) if mask.own is None else (attention * others / mass.clamp(min=tiny), mass.detach())
+    )
+    log_elsewhere = elsewhere.clamp(min=tiny).log()
+    terms = elsewhere * (log_elsewhere - log_sel) if kl == "forward" else sel * (log_sel - log_elsewhere)
+    rows = (weight * terms.masked_fill(~others, 0.0)).sum(-1)
+    kept = 1.0 - weight + weight * (sel * keep_mask).sum(-1, keepdim=True)
     n_valid, each = every.sum(), 1.0 if sample.stride == 1 else every.sum() / valid.sum().clamp(min=1)
     return Supervision(
         kl=(rows[valid].sum() * sample.stride).to(torch.promote_types(rows.dtype, torch.float32)),
-        mass=(sel * keep_mask).sum(-1)[valid].sum().detach() * each,
+        mass=kept[..., 0][valid].sum().detach() * each,
         recall=(attention * keep_mask).sum(-1)[valid].sum().detach() * each,
         queries=n_valid,
     )
@@ -186,7 +225,9 @@ def of_rows(store: Tensor, slots: Tensor) -> Tensor:
     return store[item[:, None], slots]
 
 
-def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: Tensor | int) -> KeptKeys:
+def topk_indices(
+    q: Tensor, keys: Tensor, paths: KeyIndex, kappa: Tensor | int, own: OwnLines | None = None
+) -> KeptKeys:
     """Select the kept keys of one decoding step (eq 1, 2).
 
     Args:
@@ -194,16 +235,25 @@ def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: Tensor | int) 
         keys: [N, C, S], the selector's keys by slot.
         paths: key index.
         kappa: fraction of keys to keep, in millionths.
+        own: positions of each row's own line; they are kept besides, before all others.
     """
     slots, allowed = paths.slots(q.size(0))
-    scores = selector_scores(q[:, None], of_rows(keys, slots), allowed[:, None])[:, 0]
+    mine = torch.zeros_like(allowed) if own is None else allowed & own_positions(own, allowed.size(1))
+    others = allowed & ~mine
+    scores = selector_scores(q[:, None], of_rows(keys, slots), others[:, None])[:, 0]
     # NaN and -inf rank below all other allowed keys, but above disallowed ones
-    scores = scores.masked_fill(allowed & ~(scores > float("-inf")), torch.finfo(scores.dtype).min)
-    mask = select(scores, keep_counts(allowed.sum(1), kappa))
-    kept = mask.sum(1)
-    order = mask.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, : max(1, int(kept.max()))]
-    index = slots.gather(1, order).masked_fill(~mask.gather(1, order), -1)
+    scores = scores.masked_fill(others & ~(scores > float("-inf")), torch.finfo(scores.dtype).min)
+    mask = select(scores, keep_counts(others.sum(1), kappa))
+    rank = mask.to(torch.int8) + 2 * mine
+    kept = (rank > 0).sum(1)
+    order = rank.argsort(dim=1, descending=True, stable=True)[:, : max(1, int(kept.max()))]
+    index = slots.gather(1, order).masked_fill(rank.gather(1, order) == 0, -1)
     return KeptKeys(index.int(), kept.int())
+
+
+def own_positions(own: OwnLines, n_keys: int) -> Tensor:
+    """Return which positions are those of each row's own line, bool [R, n_keys], in a decoding step."""
+    return OwnLines(own.first[None], own.n_keys[None]).among(n_keys)[0]
 
 
 def add_norm(x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -225,6 +275,7 @@ def attend_kept(
     slots: KeptKeys,
     n_heads: int,
     dropout_p: float = 0.0,
+    shift: OwnShift | None = None,
 ) -> Tensor:
     """Compute attention of one decoding step over the kept keys (eq 3).
 
@@ -233,6 +284,7 @@ def attend_kept(
         keys, values: [N, C, H*D], by slot.
         n_heads: H.
         dropout_p: dropout probability of the attention weights.
+        shift: what is added to the scores of a row's own line.
 
     Returns:
         [R, H*D]; 0 for rows without kept keys.
@@ -241,6 +293,9 @@ def attend_kept(
     index, shape = slots.indices.long(), (n_rows, slots.indices.size(1), n_heads, width // n_heads)
     k, v = (of_rows(t, index.clamp(min=0)).view(shape).transpose(1, 2) for t in (keys, values))
     weights = attention_scores(q.view(n_rows, 1, n_heads, -1).transpose(1, 2).to(k.dtype), k).float()
+    if shift is not None:
+        mine = own_positions(OwnLines(shift.first, shift.n_keys), index.size(1))
+        weights = weights + shift.value[:, :, None, None] * mine[:, None, None]
     weights = masked_softmax(weights, (index >= 0)[:, None, None])
     if dropout_p > 0:
         weights = torch.nn.functional.dropout(weights, dropout_p)

@@ -23,7 +23,7 @@ def topk_mask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: Tensor |
         kappa: fraction of keys to keep, in millionths.
 
     Returns:
-        bool [B, Q, K]; never True where not allowed.
+        bool [B, Q, K]; never True where not allowed. The keys of its own line are kept besides.
     """
     (n_batch, n_queries, width), n_keys = sel_q.shape, sel_k.size(1)
     if int(kappa) >= KAPPA_ONE or n_keys <= 1:
@@ -33,12 +33,15 @@ def topk_mask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: Tensor |
     keep_mask = torch.zeros(n_batch, n_queries, n_keys, dtype=torch.bool, device=sel_q.device)
     for rows, n_seen, allowed in query_blocks(1, sel_q.shape, n_keys, mask, sel_q.device):
         scores = torch.matmul(queries[:, rows], keys[..., :n_seen])
-        if allowed is None:
+        others = mask.others(allowed, n_seen, rows)
+        if others is None:
             n_allowed = scores.new_full(scores.shape[:2], n_seen, dtype=torch.int64)
         else:
-            scores.masked_fill_(~allowed, float("-inf"))
-            n_allowed = allowed.sum(-1).expand(scores.shape[:2])
+            scores.masked_fill_(~others, float("-inf"))
+            n_allowed = others.sum(-1).expand(scores.shape[:2])
         keep_mask[:, rows, :n_seen] = topk_rows(scores, keep_counts(n_allowed, kappa), n_allowed)
+        if mask.own is not None:
+            keep_mask[:, rows, :n_seen] |= mask.own.among(n_seen, rows)
     return keep_mask
 
 

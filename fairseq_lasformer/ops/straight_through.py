@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_lasformer.ops.attend import selector_gradient
 from fairseq_lasformer.ops.blocks import query_blocks
-from fairseq_lasformer.ops.cpu.rows import mask_gradient
+from fairseq_lasformer.ops.cpu.rows import mask_gradient, shift_own_
 from fairseq_lasformer.ops.dropout import factors
 from fairseq_lasformer.ops.types import Attended, AttentionMask, DropoutMask, StraightThrough
 
@@ -24,7 +24,7 @@ def through_gradient(
         through: the projections and the queries.
         dropout: dropout of the attention weights, see :func:`dropout.factors`.
     """
-    q, k, v, out, d_out, lse = attended
+    q, k, v, out, d_out, lse, shift = attended
     sel_q, sel_k, bounded, sample = through
     (n_batch, n_heads, n_queries, width), device = q.shape, q.device
     d_sel_q, d_sel_k = torch.zeros_like(sel_q), torch.zeros_like(sel_k)
@@ -34,13 +34,16 @@ def through_gradient(
     for rows, n_seen, allowed in query_blocks(n_heads, sel_q.shape, k.size(2), mask, device, sample):
         d_rows = own_d[:, :, rows]
         scores = torch.matmul(own_q[:, :, rows] * width**-0.5, k[:, :, :n_seen].transpose(2, 3)).float()
+        numbers = torch.arange(sample.offset, n_queries, sample.stride, device=device)[rows]
+        if shift is not None and mask.own is not None:
+            shift_own_(scores, mask.own, numbers, shift[:, :, numbers])
+        others = mask.others(allowed, n_seen, numbers)
         d_weights = torch.matmul(d_rows, v[:, :, :n_seen].transpose(2, 3)).float()
         if dropout.p > 0:
-            numbers = torch.arange(sample.offset, n_queries, sample.stride, device=device)[rows, None] + heads
-            d_weights.mul_(factors(dropout, numbers, torch.arange(n_seen, device=device)))
+            d_weights.mul_(factors(dropout, numbers[:, None] + heads, torch.arange(n_seen, device=device)))
         delta = (d_rows.float() * own_out[:, :, rows].float()).sum(-1)
-        d_mask = mask_gradient(scores, own_lse[:, :, rows], d_weights, delta, allowed, bounded)
-        d_query, d_key = selector_gradient(d_mask.mul_(sample.stride), allowed, own_sel[:, rows], sel_k[:, :n_seen])
+        d_mask = mask_gradient(scores, own_lse[:, :, rows], d_weights, delta, others, bounded)
+        d_query, d_key = selector_gradient(d_mask.mul_(sample.stride), others, own_sel[:, rows], sel_k[:, :n_seen])
         own_d_sel[:, rows] = d_query
         d_sel_k[:, :n_seen] += d_key
     return d_sel_q, d_sel_k

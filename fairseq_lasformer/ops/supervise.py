@@ -9,6 +9,10 @@ mean over heads and layers of the full attention A_h, and l a row's loss:
     reverse KL(A_s || A):   dS_s = A_s (log A_s - log A - l),    gA = -A_s / A
     live target:            dS_h = A_h (gA - Sum_j A_h gA) / (H r)
 
+With own lines, P = A / m over the other keys takes the place of A, and m is a constant factor of l and dS_s:
+
+    forward:   gA = log P - log A_s - KL          reverse:   gA = 1 - A_s / P          and 0 on the own line
+
 In half precision these gradients would underflow (they are of the order of 1 / K^2 where attention is broad), and the
 loss scale is only known in the backward pass: every block, and the saved sums, are scaled by a power of two first.
 """
@@ -16,13 +20,22 @@ loss scale is only known in the backward pass: every block, and the saved sums, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.blocks import add_product_, fill_disallowed, query_blocks, softmax_
-from fairseq_lasformer.ops.cpu.rows import softmax_gradient_, softmax_mean_
-from fairseq_lasformer.ops.types import EVERY_ROW, AttentionMask, FunctionContext, RowSample, Supervision, Teachers
+from fairseq_lasformer.ops.cpu.rows import shift_own_, softmax_gradient_, softmax_mean_
+from fairseq_lasformer.ops.types import (
+    EVERY_ROW,
+    AttentionMask,
+    FunctionContext,
+    OwnLines,
+    RowSample,
+    Supervision,
+    Teachers,
+)
 
 
 def supervise(
@@ -42,10 +55,18 @@ def supervise(
             gradient equal those over all queries. The masses are the means of the sampled queries, times the number of
             all queries, which varies less.
     """
-    queries, keys, query_padding, kl, _ = teachers.detached()
-    return Supervision(
-        *_Supervise.apply(sel_q, sel_k, keep_mask, mask, query_padding, kl, sample, len(queries), *queries, *keys)
-    )
+    queries, keys, query_padding, kl, _, biases = teachers.detached()
+    how = _How(query_padding, kl, sample, [mask.shift(bias, sel_q.size(1), sel_k.size(1)) for bias in biases])
+    return Supervision(*_Supervise.apply(sel_q, sel_k, keep_mask, mask, how, *queries, *keys))
+
+
+class _How(NamedTuple):
+    """Needs of a teacher besides projections and mask; ``shifts``: of each layer, :meth:`AttentionMask.shift`."""
+
+    query_padding: Tensor | None
+    kl: str
+    sample: RowSample
+    shifts: list[Tensor | None]
 
 
 class _Supervise(torch.autograd.Function):
@@ -56,16 +77,12 @@ class _Supervise(torch.autograd.Function):
         sel_k: Tensor,
         keep_mask: Tensor,
         mask: AttentionMask,
-        query_padding: Tensor | None,
-        kl: str,
-        sample: RowSample,
-        n_layers: int,
+        how: _How,
         *projections: Tensor,
     ) -> tuple[Tensor, ...]:
-        teacher = _BlockedTeacher(
-            sel_q, sel_k, projections[:n_layers], projections[n_layers:], mask, query_padding, kl, sample
-        )
-        ctx.live = any(ctx.needs_input_grad[8:])
+        sample, n_layers = how.sample, len(projections) // 2
+        teacher = _BlockedTeacher(sel_q, sel_k, projections[:n_layers], projections[n_layers:], mask, how)
+        ctx.live = any(ctx.needs_input_grad[5:])
         ctx.kept = None
         if not (ctx.live or ctx.needs_input_grad[0] or ctx.needs_input_grad[1]):
             totals = teacher.sweep(keep_mask, None)
@@ -77,8 +94,10 @@ class _Supervise(torch.autograd.Function):
             ctx.kept = [unit for _, unit in saved]
         else:  # a sample is cheap to recompute, and its gradients are as large as those of all queries
             totals = teacher.sweep(keep_mask, None)
-            ctx.save_for_backward(sel_q, sel_k, mask.key_padding, query_padding, *projections)
-            ctx.options = mask.causal, kl, sample
+            lines = () if mask.own is None else mask.own
+            ctx.n_own, ctx.causal, ctx.how = len(lines), mask.causal, how._replace(shifts=[])
+            kept = how.query_padding, *lines, *(how.shifts if lines else ())
+            ctx.save_for_backward(sel_q, sel_k, mask.key_padding, *kept, *projections)
         ctx.n_layers = n_layers
         every = teacher.valid
         n_valid = every.sum()
@@ -95,16 +114,18 @@ class _Supervise(torch.autograd.Function):
         if ctx.kept is not None:
             found = list(zip(ctx.saved_tensors, ctx.kept))
         else:
-            sel_q, sel_k, key_padding, query_padding, *rest = ctx.saved_tensors
-            causal, kl, sample = ctx.options
-            queries, keys, mask = rest[: ctx.n_layers], rest[ctx.n_layers :], AttentionMask(key_padding, causal)
-            teacher = _BlockedTeacher(sel_q, sel_k, queries, keys, mask, query_padding, kl, sample)
+            n, (sel_q, sel_k, key_padding, query_padding, *rest) = ctx.n_layers, ctx.saved_tensors
+            lines, rest = rest[: ctx.n_own], rest[ctx.n_own :]
+            shifts, rest = (rest[:n], rest[n:]) if lines else ([None] * n, rest)
+            mask = AttentionMask(key_padding, ctx.causal, own=OwnLines(*lines) if lines else None)
+            how = ctx.how._replace(query_padding=query_padding, shifts=shifts)
+            teacher = _BlockedTeacher(sel_q, sel_k, rest[:n], rest[n:], mask, how)
             gradients = teacher.gradients(ctx.live)
             teacher.sweep(None, gradients)
             found = gradients.in_dtype()
         d_sel_q, d_sel_k, *d_projections = ((g.to(d_loss.dtype) * (d_loss * unit)).to(g.dtype) for g, unit in found)
         padded = d_projections or [None] * (2 * ctx.n_layers)
-        return (d_sel_q, d_sel_k, None, None, None, None, None, None, *padded)
+        return (d_sel_q, d_sel_k, None, None, None, *padded)
 
 
 class _BlockedTeacher:
@@ -117,12 +138,10 @@ class _BlockedTeacher:
         queries: Sequence[Tensor],
         keys: Sequence[Tensor],
         mask: AttentionMask,
-        query_padding: Tensor | None,
-        kl: str,
-        sample: RowSample,
+        how: _How,
     ) -> None:
         self.sel_q, self.sel_k, self.queries, self.keys = sel_q, sel_k, queries, keys
-        self.mask, self.kl, self.sample = mask, kl, sample
+        self.mask, (query_padding, self.kl, self.sample, self.shifts) = mask, how
         self.compute = torch.promote_types(sel_q.dtype, torch.float32)
         n_batch, n_queries = sel_q.shape[:2]
         self.valid = (mask.counts(n_queries, sel_k.size(1), sel_q.device) > 0).expand(n_batch, n_queries)
@@ -148,33 +167,65 @@ class _BlockedTeacher:
         sampled, own_q = sample.of(self.valid, 1), sample.of(self.sel_q, 1)
         own_queries = [sample.of(q, 2) for q in self.queries]
         n_heads = self.queries[0].size(1) * len(self.queries)
+        every = torch.arange(sample.offset, self.sel_q.size(1), sample.stride, device=self.sel_q.device)
         for rows, n_seen, allowed in query_blocks(
             n_heads, self.sel_q.shape, n_keys, self.mask, self.sel_q.device, sample
         ):
-            sel, log_sel = _selector(own_q[:, rows], self.sel_k[:, :n_seen], allowed, compute)
-            attention, heads = _attention(
-                [q[:, :, rows] for q in own_queries], [k[:, :, :n_seen] for k in self.keys], allowed, compute
-            )
-            log_ratio = attention.clamp(min=torch.finfo(compute).tiny).log_().sub_(log_sel)
-            fill_disallowed(log_ratio, allowed, 0.0)
-            row_kl = (attention * log_ratio).sum(-1) if self.kl == "forward" else -(sel * log_ratio).sum(-1)
+            numbers = every[rows]
+            others = self.mask.others(allowed, n_seen, numbers)
+            sel, log_sel = _selector(own_q[:, rows], self.sel_k[:, :n_seen], others, compute)
+            attention, heads = self._attention([q[:, :, rows] for q in own_queries], numbers, n_seen, allowed)
+            tiny, elsewhere, weight = torch.finfo(compute).tiny, attention, None
+            if self.mask.own is not None:
+                elsewhere = fill_disallowed(attention.clone(), others, 0.0)
+                weight = elsewhere.sum(-1, keepdim=True)
+                elsewhere = elsewhere / weight.clamp(min=tiny)
+            log_ratio = elsewhere.clamp(min=tiny).log_().sub_(log_sel)
+            fill_disallowed(log_ratio, others, 0.0)
+            row_kl = (elsewhere * log_ratio).sum(-1) if self.kl == "forward" else -(sel * log_ratio).sum(-1)
             valid = sampled[:, rows]
             if keep_mask is not None:
                 kept = keep_mask[:, rows, :n_seen].to(compute)
-                sums = torch.stack([row_kl, (sel * kept).sum(-1), (attention * kept).sum(-1)])
+                loss, mass = row_kl, (sel * kept).sum(-1)
+                if weight is not None:
+                    loss, mass = loss * weight[..., 0], 1.0 - weight[..., 0] * (1.0 - mass)
+                sums = torch.stack([loss, mass, (attention * kept).sum(-1)])
                 totals += (sums * valid).sum((1, 2), dtype=torch.float64)
             if gradients is None:
                 continue
             if self.kl == "forward":
-                d_sel, d_attention = sel - attention, log_ratio.add_(1.0)
+                d_sel, d_attention = sel - elsewhere, log_ratio.add_(1.0 if weight is None else -row_kl[..., None])
             else:
                 d_sel = -sel * (log_ratio + row_kl[..., None])
-                d_attention = -sel / attention.clamp(min=torch.finfo(compute).tiny)
+                d_attention = -sel / elsewhere.clamp(min=tiny)
+                d_attention = d_attention if weight is None else d_attention.add_(1.0)
+            if weight is not None:
+                d_sel = d_sel.mul_(weight)
+                fill_disallowed(d_attention, others, 0.0)
             count = valid[..., None].to(compute).mul_(sample.stride)
             gradients.add_selector(d_sel.mul_(count), rows, n_seen)
             if gradients.live:
                 gradients.add_heads(d_attention, count, heads, rows, n_seen)
         return totals
+
+    def _attention(
+        self, queries: Sequence[Tensor], rows: Tensor, n_seen: int, allowed: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the mean A of the full attention of all layers' heads over a block, and each layer's A_h.
+
+        Args:
+            queries: [B, H, rows, D] of each layer; ``rows``: their numbers.
+        """
+        share, scale = 1.0 / (queries[0].size(1) * len(queries)), queries[0].size(-1) ** -0.5
+        heads = []
+        n_batch, _, n_rows, _ = queries[0].shape
+        attention = queries[0].new_zeros((n_batch, n_rows, n_seen), dtype=self.compute)
+        for q, k, shift in zip(queries, self.keys, self.shifts):
+            scores = torch.matmul(q * scale, k[:, :, :n_seen].transpose(2, 3)).to(self.compute)
+            if shift is not None and self.mask.own is not None:
+                shift_own_(scores, self.mask.own, rows, shift[:, :, rows])
+            heads.append(softmax_mean_(scores, allowed, attention, share))
+        return attention, heads
 
 
 def _selector(q: Tensor, k: Tensor, allowed: Tensor | None, compute: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -184,20 +235,6 @@ def _selector(q: Tensor, k: Tensor, allowed: Tensor | None, compute: torch.dtype
     sel, norm = softmax_(log_sel.clone())
     log_sel.sub_(norm)
     return sel, fill_disallowed(log_sel, allowed, 0.0)
-
-
-def _attention(
-    queries: Sequence[Tensor], keys: Sequence[Tensor], allowed: Tensor | None, compute: torch.dtype
-) -> tuple[Tensor, list[Tensor]]:
-    """Return the mean A of the full attention of all layers' heads over a block, and each layer's A_h."""
-    share, scale = 1.0 / (queries[0].size(1) * len(queries)), queries[0].size(-1) ** -0.5
-    heads = []
-    n_batch, _, n_rows, _ = queries[0].shape
-    attention = queries[0].new_zeros((n_batch, n_rows, keys[0].size(2)), dtype=compute)
-    for q, k in zip(queries, keys):
-        scores = torch.matmul(q * scale, k.transpose(2, 3)).to(compute)
-        heads.append(softmax_mean_(scores, allowed, attention, share))
-    return attention, heads
 
 
 class _Gradients:

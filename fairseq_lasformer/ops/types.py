@@ -5,6 +5,7 @@ Shapes: B batch, Q queries, K keys; in decoding, R rows (hypotheses) of N items 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -30,6 +31,39 @@ class FunctionContext(FunctionCtx):
         def __setattr__(self, name: str, value: object) -> None: ...
 
 
+class OwnLines(NamedTuple):
+    """The keys of each query's own line: they follow one another, and its mask allows them.
+
+    Attributes:
+        first: int64 [B, Q], the position of the first one; in a decoding step, [R].
+        n_keys: int64 of the same shape, their number; 0 if there are none.
+    """
+
+    first: Tensor
+    n_keys: Tensor
+
+    def among(self, n_keys: int, rows: slice | Tensor = slice(None)) -> Tensor:
+        """Return which of the first ``n_keys`` keys are those of the queries ``rows``, bool [B, rows, n_keys]."""
+        key = torch.arange(n_keys, device=self.first.device)
+        first = self.first[:, rows, None]
+        return (key >= first) & (key < first + self.n_keys[:, rows, None])
+
+    def flattened(self) -> OwnLines:
+        """Return those of B * Q rows, [B * Q]."""
+        return OwnLines(self.first.flatten(), self.n_keys.flatten())
+
+    def slots(self, longest: int | None = None) -> KeptKeys:
+        """Return the same keys as kept keys of B * Q rows; without ``longest``, the host waits for a GPU to find it."""
+        longest = max(1, int(self.n_keys.max())) if longest is None else longest
+        offset = torch.arange(longest, device=self.first.device)
+        slots = (self.first[..., None] + offset).masked_fill(offset >= self.n_keys[..., None], -1)
+        return KeptKeys(slots.flatten(0, -2).int(), self.n_keys.flatten().int())
+
+    def pairs(self, rows: slice | Tensor = slice(None)) -> Tensor:
+        """Return both of the queries ``rows``, [B, rows, 2], as the CPU kernels take them."""
+        return torch.stack([self.first[:, rows], self.n_keys[:, rows]], -1)
+
+
 class AttentionMask(NamedTuple):
     """Keys that each query is allowed to attend to, before any selection.
 
@@ -38,13 +72,13 @@ class AttentionMask(NamedTuple):
         causal: query i sees keys 0 to i + (K - Q), as in decoder self-attention.
         ends: bool [B, K], True where the key is a separator or the end of sentence, for patterns that use the lines of
             the text; None if no pattern does.
-        own: the keys of B * Q queries' own lines, for attentions that read them (``--own-lines``); otherwise None.
+        own: the keys of the queries' own lines, for attentions that read them (``--own-lines``); otherwise None.
     """
 
     key_padding: Tensor | None
     causal: bool
     ends: Tensor | None = None
-    own: KeptKeys | None = None
+    own: OwnLines | None = None
 
     def rows(self, start: int, stop: int, n_queries: int, n_keys: int, device: torch.device) -> Tensor | None:
         """Return the mask of queries start to stop - 1.
@@ -72,6 +106,20 @@ class AttentionMask(NamedTuple):
             mask = torch.ones(1, n_queries, n_keys, dtype=torch.bool, device=device)
         return mask.expand(n_batch, n_queries, n_keys)
 
+    def others(self, allowed: Tensor | None, n_keys: int, rows: slice | Tensor = slice(None)) -> Tensor | None:
+        """Return which keys a query may select: those allowed that are not of its own line.
+
+        Args:
+            allowed: bool [B or 1, rows, n_keys], see :meth:`rows`; None if everything is allowed.
+
+        Returns:
+            bool [B or 1, rows, n_keys]; None for every key.
+        """
+        if self.own is None:
+            return allowed
+        elsewhere = ~self.own.among(n_keys, rows)
+        return elsewhere if allowed is None else elsewhere & allowed
+
     def positions(self, n_keys: int, device: torch.device) -> Tensor:
         """Return the position of each key, from 0, without padding, int64 [B or 1, K]."""
         if self.key_padding is None:
@@ -82,6 +130,22 @@ class AttentionMask(NamedTuple):
         """Return the number of allowed keys of each query, int64 [B or 1, Q or 1]."""
         seen = self.positions(n_keys, device) + 1
         return seen[:, n_keys - n_queries :] if self.causal else seen[:, -1:]
+
+    def shift(self, bias: Tensor | None, n_queries: int, n_keys: int) -> Tensor | None:
+        """Return what is added to the scores of a query's own line, instead of b_h - log |R_i| to those of the others.
+
+        A softmax is the same if a number is added to all of its scores, and an own line is short.
+
+        Args:
+            bias: b_h [H], see ``reference.line_bias``; None without own lines.
+
+        Returns:
+            log |R_i| - b_h, float32 [B, H, Q], differentiable; None without own lines.
+        """
+        if bias is None or self.own is None:
+            return None
+        others = self.counts(n_queries, n_keys, bias.device) - self.own.n_keys
+        return others.clamp_min(1).to(torch.promote_types(bias.dtype, torch.float32)).log()[:, None] - bias[:, None]
 
 
 class RowSample(NamedTuple):
@@ -174,6 +238,7 @@ class Attended(NamedTuple):
         q, k, v: [B, H, Q or K, D].
         out, d_out: the result and its gradient, [B, H, Q, D].
         lse: log-normalisers over the kept keys, [B, H, Q]; +inf in rows without any.
+        shift: what is added to the scores of own lines, [B, H, Q]; None without them.
     """
 
     q: Tensor
@@ -182,6 +247,7 @@ class Attended(NamedTuple):
     out: Tensor
     d_out: Tensor
     lse: Tensor
+    shift: Tensor | None = None
 
 
 class Teachers(NamedTuple):
@@ -192,6 +258,7 @@ class Teachers(NamedTuple):
         query_padding: bool [B, Q], True for queries to ignore; None if there are none.
         kl: ``forward``, KL(attention || selector), or ``reverse``.
         target: ``live`` (the loss also trains the attention) or ``detached``.
+        line_biases: b_h [H] of each layer, which do not learn from the loss; None for each without own lines.
     """
 
     queries: list[Tensor]
@@ -199,12 +266,15 @@ class Teachers(NamedTuple):
     query_padding: Tensor | None = None
     kl: str = "forward"
     target: str = "live"
+    line_biases: Sequence[Tensor | None] = ()
 
     def detached(self) -> Teachers:
-        """Return them without gradients if the target is ``detached``."""
+        """Return them without gradients if the target is ``detached``; of the biases, never with gradients."""
+        biases = [None if bias is None else bias.detach() for bias in self.line_biases] or [None] * len(self.queries)
+        own = self._replace(line_biases=biases)
         if self.target != "detached":
-            return self
-        return self._replace(queries=[q.detach() for q in self.queries], keys=[k.detach() for k in self.keys])
+            return own
+        return own._replace(queries=[q.detach() for q in self.queries], keys=[k.detach() for k in self.keys])
 
 
 class KeyIndex(NamedTuple):
@@ -254,6 +324,39 @@ class KeptKeys(NamedTuple):
 
     indices: Tensor
     counts: Tensor
+
+
+class OwnShift(NamedTuple):
+    """Number that is added to the scores of a row's own line in a decoding step, see :meth:`AttentionMask.shift`.
+
+    Attributes:
+        first, n_keys: int64 [R], where the keys of that line stand among those that the row reads.
+        value: log |R| - b_h, float32 [R, H].
+    """
+
+    first: Tensor
+    n_keys: Tensor
+    value: Tensor
+
+    @property
+    def pairs(self) -> Tensor:
+        """first and n_keys, [R, 2], as the CPU kernels take them."""
+        return torch.stack([self.first, self.n_keys], -1)
+
+    @classmethod
+    def of(cls, own: OwnLines, bias: Tensor, index: KeyIndex, chosen: bool) -> OwnShift:
+        """Return the shift of a step.
+
+        Args:
+            own: positions of each row's own line.
+            bias: b_h [H].
+            index: the keys that the rows may attend to.
+            chosen: whether the keys were selected, and so begin with the own line; otherwise, all are read in order.
+        """
+        each = own.n_keys.numel() // index.n_keys.numel()
+        others = index.n_keys.repeat_interleave(each) - own.n_keys
+        value = others.clamp_min(1).float().log()[:, None] - bias.float()
+        return cls(torch.zeros_like(own.first) if chosen else own.first, own.n_keys, value)
 
 
 class Supervision(NamedTuple):

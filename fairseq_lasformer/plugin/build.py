@@ -110,7 +110,7 @@ def attention(cfg: ModuleConfig, module: str, layer: int, run: RunOptions) -> At
     heads = heads_of(cfg, module)
     options = AttentionOptions(
         *(widths.attention, heads, widths.query, widths.key, widths.out),
-        *(cfg.attention_dropout, run.backend, cfg.attention_length, cfg.own_lines),
+        *(cfg.attention_dropout, run.backend, cfg.own_lines),
     )
     name, _, argument = pattern_spec(cfg, module).partition(":")
     if name in ATTENTIONS:

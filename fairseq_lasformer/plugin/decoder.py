@@ -12,14 +12,14 @@ from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.nn.cache import ENDS, STATE, DecodingCache, IncrementalState, own_keys
+from fairseq_lasformer.nn.cache import ENDS, STATE, DecodingCache, IncrementalState
 from fairseq_lasformer.nn.compact.embedding import TableProjection
 from fairseq_lasformer.nn.decoding.fixed_cache import BufferPool, FixedCache, Size
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported
 from fairseq_lasformer.nn.decoding.packed_stack import PackedStack
 from fairseq_lasformer.nn.decoding.step_products import step_products
 from fairseq_lasformer.nn.decoding.step_weights import PackedDecoder, Products
-from fairseq_lasformer.nn.layers import DecodeContext, FullPass, OwnKeys
+from fairseq_lasformer.nn.layers import BothLines, DecodeContext, FullPass
 from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns.learned import learned
@@ -227,9 +227,9 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         source_ends = None if ends is None else encoder_out["ends"][0]
         padding, source_padding = map(some_padding, (prev_output_tokens.eq(self.padding_idx), memory_padding))
         lines = self._lines(ends)
-        own: OwnKeys = (None, None)
+        own: BothLines = (None, None)
         if lines is not None and self.cfg.own_lines:
-            own = lines.own(), SourceLines.of(encoder_out["ends"][0], source_padding).own(lines.line)
+            own = lines.own(padding), SourceLines.of(encoder_out["ends"][0], source_padding).own(lines.line)
         full = FullPass(
             AttentionMask(padding, not full_context_alignment, ends, own[0]),
             encoder_out["encoder_out"][0].transpose(0, 1),
@@ -305,9 +305,10 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         assert self.packed is not None
         memory, padding = encoder_out["encoder_out"][0].transpose(0, 1), encoder_out["encoder_padding_mask"][0]
         lines = self._begin(cache, tokens, encoder_out)
-        own: OwnKeys = (None, None)
+        own: BothLines = (None, None)
         if lines is not None and self.cfg.own_lines:
-            own = lines.own(), SourceLines.of(encoder_out["ends"][0], some_padding(padding)).own(lines.line)
+            of_source = SourceLines.of(encoder_out["ends"][0], some_padding(padding)).own(lines.line)
+            own = lines.own(None).flattened(), of_source.flattened()
         x = self._embed(tokens, lines=lines)
         x = self.packed.stack.read(x, cache, memory, cache.index_source(padding), own)
         return x if self.layer_norm is None else self.layer_norm(x)
@@ -320,7 +321,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """Start a cache with tokens [N, P]; return their lines, see :meth:`_lines`."""
         cache.begin_with(tokens.size(1))
         ends = self.line_ends.asked(tokens)
-        if ends is not None:
+        if ends is not None and self.line_ends.by_patterns:
             memory = encoder_out["encoder_out"][0].transpose(0, 1)
             cache.fill(ENDS, ends[..., None].to(memory.dtype))
             cache.mark_source(encoder_out["ends"][0], memory)
@@ -351,8 +352,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         products = () if self.products is None else self.products.of_layers
         context = DecodeContext(cache, memory, cache.advance(), source_index, products=products)
         if self.cfg.own_lines:
-            context = context._replace(own=own_keys(cache, encoder_out["ends"][0], padding))
-        if ends is not None:
+            context = context._replace(own=cache.own_lines(encoder_out["ends"][0], padding))
+        if ends is not None and self.line_ends.by_patterns:
             cache.mark(ends, encoder_out["ends"][0], memory)
         if isinstance(cache, FixedCache):
             function = functools.partial(self.layers.step, context=context)

@@ -75,7 +75,7 @@ class LasformerModel(TransformerModelBase):
         source, target = cls._embeddings(config, task)
         separators = [_separator(task, d) for d in (task.source_dictionary, task.target_dictionary)]
         if run.cuda_graph:
-            refuse("--cuda-graph", {MIXTURES: config.moe_experts, "--own-lines": config.own_lines})
+            refuse("--cuda-graph", {MIXTURES: config.moe_experts})
         encoder = LasformerEncoder(config, task.source_dictionary, source, run, separators[0])
         decoder = LasformerDecoder(config, task.target_dictionary, target, run, separators[1])
         model = cls(config, encoder, decoder)

@@ -269,13 +269,8 @@ class LengthOptions(FairseqDataclass):
     own_lines: bool = field(
         default=False,
         metadata={
-            "help": "every attention also reads the query's own line; the pattern's keys enter by a factor per head "
-            "that begins at 0: a model of single sentences keeps its quality on documents; with --positions line"
-        },
-    )
-    attention_length: int = field(
-        default=0,
-        metadata={
-            "help": "sharpen attention by log n / log of this for queries that see n keys, more than this; 0: never"
+            "help": "every attention also reads the query's own line, in one softmax with the pattern's keys, which a "
+            "learned bias per head weighs: a model of single sentences keeps its quality on documents; with "
+            "--positions line"
         },
     )

@@ -6,9 +6,8 @@ import pytest
 import torch
 from helpers import steps
 
+from fairseq_lasformer.nn.attentions.selected import LINE_BIAS_UNIT
 from fairseq_lasformer.nn.lines import SourceLines, TargetLines
-from fairseq_lasformer.ops import AttentionMask
-from fairseq_lasformer.ops.reference import selected_attention
 
 EOS, PAD, SEP = 2, 1, 9
 SOURCE = torch.tensor(
@@ -22,16 +21,16 @@ TARGET = torch.tensor([[EOS, 31, 32, SEP, SEP, 33, 34, 35], [EOS, SEP, 41, 42, 4
 
 @pytest.fixture
 def by_lines(build, small_task, monkeypatch):
-    """Model with positions and attention by line, and factors of the selected keys around ``gate``."""
+    """Model with positions and attention by line, and biases of the other lines' keys around ``bias``."""
 
     monkeypatch.setattr(small_task, "separator_in", lambda dictionary: SEP, raising=False)
 
-    def make(gate: float, packed: bool = False, **options):
+    def make(bias: float, packed: bool = False, **options):
         torch.manual_seed(2)
         model = build(**{"positions": "line", "own_lines": True, **options}).eval()
-        gates = [parameter for name, parameter in model.named_parameters() if name.endswith("line_gate")]
-        for i, parameter in enumerate(gates):
-            parameter.data.copy_(gate * torch.linspace(0.8, 1.2, len(parameter)) * (1 - 0.1 * i))
+        biases = [parameter for name, parameter in model.named_parameters() if name.endswith("line_bias")]
+        for i, parameter in enumerate(biases):
+            parameter.data.copy_((bias + torch.linspace(-0.5, 0.5, len(parameter)) - 0.1 * i) / LINE_BIAS_UNIT)
         if packed:
             model.make_generation_fast_()
             assert model.decoder.packed is not None
@@ -64,11 +63,12 @@ def test_lines_of_sources_and_targets():
     target = TargetLines.of((TARGET == SEP) | (TARGET == EOS))
     assert target.line[0].tolist() == [0, 0, 0, 1, 2, 2, 2, 2] and target.place[0].tolist() == [0, 1, 2, 0, 0, 1, 2, 3]
     assert target.line[1].tolist() == [0, 1, 1, 1, 1, 2, 2, 2]
-    kept = lines.own(target.line).indices.view(*TARGET.shape, -1)
+    kept = lines.own(target.line).slots().indices.view(*TARGET.shape, -1)
     assert [row[row >= 0].tolist() for row in kept[0]] == 3 * [[2, 3, 4]] + [[5, 6]] + 4 * [[7, 8, 9, 10]]
     # the second source has two lines: nothing is read for the third of the target
     assert [row[row >= 0].tolist() for row in kept[1]] == [[0, 1, 2, 3]] + 4 * [[4, 5, 6, 7, 8]] + 3 * [[]]
-    own = target.own().indices.view(*TARGET.shape, -1)
+    own = target.own(TARGET == PAD).slots().indices.view(*TARGET.shape, -1)
+    assert own[1, -1].tolist() == [-1] * own.size(2)  # none of padding
     assert [row[row >= 0].tolist() for row in own[0]] == [
         [0],
         [0, 1],
@@ -83,16 +83,16 @@ def test_lines_of_sources_and_targets():
 
 @pytest.mark.parametrize("modules", ["none", "encoder,decoder,cross"])
 @pytest.mark.parametrize("pre_norm", [False, True])
-def test_with_a_factor_of_0_every_line_is_translated_as_if_alone(by_lines, modules, pre_norm):
+def test_with_a_low_bias_every_line_is_translated_as_if_alone(by_lines, modules, pre_norm):
     norms = {f"{side}_normalize_before": pre_norm for side in ("encoder", "decoder")}
-    model = by_lines(0.0, select_modules=modules, **norms)
+    model = by_lines(-60.0, select_modules=modules, **norms)
     with torch.no_grad():
         whole = model.decoder(TARGET[:1], encoder_out=model.encoder(SOURCE[:1], None))[0]
         for source, target in ((slice(2, 5), slice(0, 3)), (slice(5, 7), slice(3, 4)), (slice(7, 11), slice(4, 8))):
             alone = model.decoder(TARGET[:1, target], encoder_out=model.encoder(SOURCE[:1, source], None))[0]
             torch.testing.assert_close(whole[:, target], alone, rtol=1e-4, atol=1e-5)
-        # with another factor, or without own lines, it is not so
-        other = by_lines(0.5, select_modules=modules, **norms)
+        # with another bias, it is not so
+        other = by_lines(1.0, select_modules=modules, **norms)
         changed = other.decoder(TARGET[:1], encoder_out=other.encoder(SOURCE[:1], None))[0]
         assert (changed - whole).abs().max() > 0.01
 
@@ -101,10 +101,10 @@ def test_with_a_factor_of_0_every_line_is_translated_as_if_alone(by_lines, modul
 @pytest.mark.parametrize("n_beams", [1, 3])
 @pytest.mark.parametrize("packed", [False, True])
 def test_steps_are_a_full_pass(by_lines, modules, n_beams, packed):
-    model = by_lines(0.7, select_modules=modules)
+    model = by_lines(0.5, select_modules=modules)
     with torch.no_grad():
         full = model.decoder(TARGET, encoder_out=model.encoder(SOURCE, None))[0]
-        model = by_lines(0.7, packed, select_modules=modules)
+        model = by_lines(0.5, packed, select_modules=modules)
         found = steps(model, SOURCE, TARGET, n_beams)
     full, words = (t.repeat_interleave(n_beams, 0) for t in (full, TARGET.ne(PAD)))
     torch.testing.assert_close(found[words], full[words], rtol=1e-4, atol=1e-4)
@@ -112,7 +112,7 @@ def test_steps_are_a_full_pass(by_lines, modules, n_beams, packed):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_hypotheses_of_different_lines_change_places(by_lines, packed):
-    model, order = by_lines(0.7, packed), torch.tensor([1, 0, 0])
+    model, order = by_lines(0.5, packed), torch.tensor([1, 0, 0])
     rows = torch.tensor([[EOS, 31, SEP, 33], [EOS, 31, 32, SEP], [EOS, SEP, 32, 33]])
     with torch.no_grad():
         encoder_out = model.encoder(SOURCE[:1], None)
@@ -129,7 +129,7 @@ def test_hypotheses_of_different_lines_change_places(by_lines, packed):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_beginning_is_read_as_steps_read_it(by_lines, packed):
-    model = by_lines(0.7, packed)
+    model = by_lines(0.5, packed)
     with torch.no_grad():
         encoder_out = model.encoder(SOURCE, None)
         begun: dict = {}
@@ -140,43 +140,53 @@ def test_a_beginning_is_read_as_steps_read_it(by_lines, packed):
         torch.testing.assert_close(step, full[:, 6], rtol=1e-4, atol=1e-4)
 
 
-def test_own_lines_are_the_definition_of_attention_over_them(by_lines):
-    model = by_lines(0.0)
-    attention = model.decoder.layers[0].encoder_attn
-    ends = (SOURCE == SEP) | (SOURCE == EOS)
-    lines, target = SourceLines.of(ends, SOURCE == PAD), TargetLines.of((TARGET == SEP) | (TARGET == EOS))
-    mask = AttentionMask(SOURCE == PAD, False, ends, lines.own(target.line))
-    q, k, v = (torch.randn(2, attention.num_heads, n, attention.head_dim) for n in (8, 11, 11))
-    keep = (lines.line[:, None] == target.line[..., None]) & (SOURCE != PAD)[:, None]
-    expected = selected_attention(q, k, v, keep, mask)
-    torch.testing.assert_close(attention._own_line(q, k, v, mask, 0.0), expected, rtol=1e-4, atol=1e-5)
+def test_padded_batches_read_what_single_documents_do(by_lines):
+    model = by_lines(0.5)
+    with torch.no_grad():
+        both = model.decoder(TARGET, encoder_out=model.encoder(SOURCE, None))[0]
+        alone = model.decoder(TARGET[1:, :-1], encoder_out=model.encoder(SOURCE[1:, :-2], None))[0]
+    torch.testing.assert_close(both[1:, :-1], alone, rtol=1e-4, atol=1e-5)
 
 
-def test_the_factor_learns_from_the_start(by_lines):
-    model = by_lines(0.0).train()
+@pytest.mark.parametrize(
+    "pattern, packed",
+    [("window:3", False), ("window:3", True), ("bigbird:window=1,global=1", False), ("etc:window=2", False)],
+)
+def test_patterns_of_positions_keep_own_lines_besides(by_lines, pattern, packed):
+    model = by_lines(0.5, select_pattern=pattern)
+    with torch.no_grad():
+        full = model.decoder(TARGET, encoder_out=model.encoder(SOURCE, None))[0]
+        found = steps(by_lines(0.5, packed, select_pattern=pattern), SOURCE, TARGET, 2)
+    full, words = (t.repeat_interleave(2, 0) for t in (full, TARGET.ne(PAD)))
+    torch.testing.assert_close(found[words], full[words], rtol=1e-4, atol=1e-4)
+
+
+def test_the_bias_learns_from_the_start(by_lines):
+    model = by_lines(-2.0).train()
     out, _ = model(SOURCE, None, TARGET)
     out.log_softmax(-1)[..., 31].sum().backward()
-    gates = [p for name, p in model.named_parameters() if name.endswith("line_gate")]
-    assert len(gates) == sum(
+    biases = [p for name, p in model.named_parameters() if name.endswith("line_bias")]
+    assert len(biases) == sum(
         len(layer.attentions) for stack in (model.encoder, model.decoder) for layer in stack.layers
     )
-    assert all(gate.grad.abs().max() > 0 for gate in gates)
+    assert all(bias.grad.abs().max() > 0 for bias in biases)
 
 
 def test_a_start_from_a_model_of_sentences_gives_the_separator_the_end_of_sentences_row(by_lines, build):
-    model, sentences = by_lines(0.3), build()
+    model, sentences = by_lines(-1.0), build()
     weights = {name: value.clone() for name, value in sentences.state_dict().items()}
     model.load_state_dict(weights)
     for table in (model.encoder.embed_tokens.weight, model.decoder.output_projection.weight):
         assert torch.equal(table[SEP], table[EOS])
     assert not torch.equal(sentences.encoder.embed_tokens.weight[SEP], sentences.encoder.embed_tokens.weight[EOS])
-    assert all(not p.any() for name, p in model.named_parameters() if name.endswith("line_gate"))
+    biases = [p for name, p in model.named_parameters() if name.endswith("line_bias")]
+    initial = [p for name, p in by_lines(-1.0).named_parameters() if name.endswith("line_bias")]
+    assert all(torch.equal(p, q) for p, q in zip(biases, initial))
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("line_gate"):
-                parameter.fill_(0.4)
+        for parameter in biases:
+            parameter.fill_(0.4)
         model.encoder.embed_tokens.weight[SEP] += 1
-    again = by_lines(0.1)
+    again = by_lines(-0.1)
     again.load_state_dict(model.state_dict())  # a model of documents goes on as it is
     assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), model.state_dict().values()))
 
@@ -184,8 +194,8 @@ def test_a_start_from_a_model_of_sentences_gives_the_separator_the_end_of_senten
 @pytest.mark.parametrize("learned", [False, True])
 def test_positions_alone_begin_anew_with_each_line(by_lines, learned):
     options = {f"{side}_learned_pos": learned for side in ("encoder", "decoder")}
-    model = by_lines(0.0, own_lines=False, **options)
-    assert not any(name.endswith("line_gate") for name, _ in model.named_parameters())
+    model = by_lines(-2.0, own_lines=False, **options)
+    assert not any(name.endswith("line_bias") for name, _ in model.named_parameters())
     tokens = torch.tensor([[31, 32, SEP, 31, 32, EOS]])
     x, _ = model.encoder.embed(tokens, lines=SourceLines.of((tokens == SEP) | (tokens == EOS), None))
     torch.testing.assert_close(x[:, :2], x[:, 3:5])
@@ -200,12 +210,12 @@ def test_positions_alone_begin_anew_with_each_line(by_lines, learned):
 
 def test_packed_layers_compute_the_same_for_a_row_alone(by_lines):
     """Every bit of a row is the same in any batch, with any padding, and in 8 bits nearly the same."""
-    model = by_lines(0.3, packed=True)
+    model = by_lines(-1.0, packed=True)
     with torch.no_grad():
         together = steps(model, SOURCE, TARGET, 1)
         alone = steps(model, SOURCE[1:, :-2], TARGET[1:], 1)
     assert torch.equal(together[1:], alone)
-    exact = by_lines(0.3)
+    exact = by_lines(-1.0)
     exact.decoder.run_options = exact.decoder.run_options._replace(int8=True)
     exact.make_generation_fast_()
     assert exact.decoder.packed is not None

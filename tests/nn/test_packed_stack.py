@@ -28,7 +28,6 @@ MODELS = {
     "dense": {"select_modules": "none"},
     "window": {"select_pattern": "window:7"},
     "window-self": {"select_pattern": "window:7", "select_modules": "decoder"},
-    "length": {"attention_length": 8, **PRE_NORM},
     "separate-words": {"share_decoder_input_output_embed": False},
 }
 

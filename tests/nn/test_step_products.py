@@ -42,7 +42,7 @@ def test_what_reads_the_same_inputs_is_one_product(build):
             {"select_pattern": "window:3"},
             {"select_pattern": "reformer:buckets=4"},
         ),
-        *({"attention_length": 4}, {"decoder_normalize_before": True}),
+        *({"own_lines": True}, {"decoder_normalize_before": True}),
     ],
     ids=str,
 )

@@ -101,6 +101,8 @@ SEARCHES = {
     "window": {"select_pattern": "window:7"},
     "dense": {"select_modules": "none"},
     "graph": {"cuda_graph": True},
+    "own lines": {"own_lines": True, "positions": "line", "n_documents": 2},
+    "graph-own-lines": {"cuda_graph": True, "own_lines": True, "positions": "line"},
     "graph-all-keys": {"cuda_graph": True, "kappa": 1.0, "n_documents": 2},
 }
 
@@ -113,6 +115,7 @@ def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkey
     source = tokens(n, 24, pad_left=range(n))
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}}
     settings = {"beam_size": 2, "max_len_a": 0.0, "max_len_b": 11}
+    monkeypatch.setattr(small_task, "separator_in", lambda dictionary: 10, raising=False)
     reference = ending(build(backend="reference", **options).eval())
     expected = SequenceGenerator([reference], small_task.target_dictionary, **settings).generate([reference], sample)
     counts, bookkeeping = [], []

@@ -34,7 +34,6 @@ MODEL: dict[str, dict[str, Any]] = {
     "--no-token-positional-embeddings": {"no_token_positional_embeddings": True},
     "--checkpoint-activations": {"checkpoint_activations": True},
     "--share-all-embeddings": {"share_all_embeddings": True},
-    "--attention-length": {"attention_length": 8},
     "--supervise-rows": {"supervise_rows": "4"},
     "--sparsity-fixed": {"sparsity_fixed": 0.5},
     **{f"--select-pattern {name}": {"select_pattern": name} for name in ("window:4", "etc:window=4", "rfa:features=8")},

@@ -89,17 +89,25 @@ class TracedStep(CudaGraphStep):
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    ("backend", "kappa", "step", "n_documents"),
-    [("cpu", 0.3, TracedStep, 10), ("cpu", 1.0, CudaGraphStep, 10), ("triton", 0.3, CudaGraphStep, 10 if CUDA else 2)],
+    ("backend", "kappa", "step", "n_documents", "options"),
+    [
+        ("cpu", 0.3, TracedStep, 10, {}),
+        ("cpu", 0.3, TracedStep, 10, {"own_lines": True, "positions": "line"}),
+        ("cpu", 1.0, CudaGraphStep, 10, {}),
+        ("triton", 0.3, CudaGraphStep, 10 if CUDA else 2, {}),
+    ],
 )
-def test_a_recorded_step_finds_the_same_translations(build, small_task, monkeypatch, backend, kappa, step, n_documents):
+def test_a_recorded_step_finds_the_same_translations(
+    build, small_task, monkeypatch, backend, kappa, step, n_documents, options
+):
     """A CUDA graph replays fixed tensors, with no decision on the host. Storage, table and sentences change."""
     if backend not in BACKENDS:
         pytest.skip(f"no {backend} kernels here")
     steps: list[CudaGraphStep] = []
     monkeypatch.setattr(fixed_cache, "FIRST_POSITIONS", 64)
     monkeypatch.setattr(fixed_cache, "CudaGraphStep", lambda: steps.append(step()) or steps[-1])
-    model = ending(build(kappa=kappa).eval())
+    monkeypatch.setattr(small_task, "separator_in", lambda dictionary: 10, raising=False)
+    model = ending(build(kappa=kappa, **options).eval())
     for module in model.modules():
         if hasattr(module, "backend"):
             module.backend = backend

@@ -19,7 +19,7 @@ pytestmark = [
 
 KINDS = {
     "training": 10,
-    "search": 7,
+    "search": 9,
 }
 
 

@@ -36,6 +36,17 @@ def test_a_checkpoint_of_version_02_is_refused_in_one_line(name, part, tmp_path)
     assert str(error.value) == f"{path}: of version 0.2 of this package (it sets {name}); use it with that version"
 
 
+def test_a_checkpoint_with_gates_is_refused_in_one_line(tmp_path):
+    path, gate = tmp_path / "old.pt", {"encoder.layers.0.self_attn.line_gate": torch.zeros(4)}
+    torch.save(
+        {"model": gate, "cfg": {"model": {"_name": "lasformer"}, "task": {"_name": "document_translation"}}}, path
+    )
+    with pytest.raises(InputError) as error:
+        load(path)
+    expected = "its own lines have gates, as those of version 0.3.0.dev0; use it with commit 2ee9ace"
+    assert str(error.value) == f"{path}: {expected}"
+
+
 def test_queries_are_sampled_as_asked():
     def strides(rows: str) -> list[int]:
         drawn = sampling(module_config(LasformerConfig(supervise_rows=rows)), 3, torch.device("cpu"))

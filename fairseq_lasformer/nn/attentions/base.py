@@ -32,7 +32,6 @@ class AttentionOptions(NamedTuple):
         query_dim, key_dim: width of the states that queries, and keys, are projected from.
         dropout: dropout probability of the attention weights.
         backend: one of :data:`ops.BACKENDS`.
-        length: number of keys above which attention is sharpened, see :meth:`SelectedAttention.sharpened`. 0: never.
         own_lines: whether a query also reads its own line, see :class:`SelectedAttention`.
     """
 
@@ -43,7 +42,6 @@ class AttentionOptions(NamedTuple):
     out_dim: int
     dropout: float = 0.0
     backend: str = "auto"
-    length: int = 0
     own_lines: bool = False
 
 
@@ -56,12 +54,14 @@ class AttentionOutput(NamedTuple):
             selects nothing; in a decoding step, the kept keys, or None if every key is kept.
         query, key: projections of the heads, [B, H, Q or K, D], of a full pass whose selection is explicit, for the
             supervision; otherwise None.
+        bias: b_h of its heads, [H], with own lines; see ``ops.reference.line_bias``.
     """
 
     out: Tensor
     selection: Selection | KeptKeys | None = None
     query: Tensor | None = None
     key: Tensor | None = None
+    bias: Tensor | None = None
 
 
 class Attention(nn.Module):

@@ -23,7 +23,7 @@ class ProjectedAttention(Attention):
 
     def __init__(self, options: AttentionOptions) -> None:
         super().__init__()
-        embed_dim, num_heads, query_dim, key_dim, out_dim, dropout, self.backend, self.length, _ = options
+        embed_dim, num_heads, query_dim, key_dim, out_dim, dropout, self.backend, _ = options
         if embed_dim % num_heads:
             raise ValueError(f"{embed_dim} does not divide into {num_heads} heads")
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.cannot import refuse
-from fairseq_lasformer.nn.cache import DecodingCache, regroup
+from fairseq_lasformer.nn.cache import LINES, DecodingCache, regroup
 from fairseq_lasformer.nn.decoding.cuda_graph import CudaGraphStep
-from fairseq_lasformer.ops import KeyIndex
+from fairseq_lasformer.ops import KeyIndex, OwnLines
 
 FIRST_POSITIONS = 512
 KEPT_BUFFERS = 8
@@ -61,6 +61,7 @@ class GraphBuffers:
     Attributes:
         table, newest, start, count, generated, source: see :class:`DecodingCache`.
         source_index: index of the source's keys.
+        own: own lines of all rows, in the translation and in the source.
     """
 
     def __init__(self, size: Size) -> None:
@@ -71,6 +72,8 @@ class GraphBuffers:
         self.start, self.count = torch.zeros(size.n_items, **numbers), torch.zeros(size.n_items, **numbers)
         first, n_keys = torch.zeros(size.n_items, **numbers), torch.zeros(size.n_items, **numbers)
         self.source_index = KeyIndex(None, first, n_keys, size.source)
+        ranges = torch.zeros(4, size.n_items * size.beam, **numbers)
+        self.own = OwnLines(ranges[0], ranges[1]), OwnLines(ranges[2], ranges[3])
         self.generated: dict[str, Tensor] = {}
         self.source: dict[str, Tensor] = {}
         self.step = CudaGraphStep()
@@ -201,7 +204,16 @@ class FixedCache(DecodingCache):
             self.filled.add(name)
         return self.source[name]
 
+    def own_lines(self, ends: Tensor, padding: Tensor) -> tuple[OwnLines, OwnLines]:
+        for ours, its in zip(self.buffers.own, super().own_lines(ends, padding)):
+            ours.n_keys.zero_()  # of the rows of finished items
+            for to, numbers in zip(ours, its):
+                to[: numbers.numel()] = numbers
+        return self.buffers.own
+
     def state(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        if name == LINES:  # not read by the captured step, see own_lines
+            return super().state(name, like, *shape)
         refuse("--cuda-graph", {"an attention that keeps a state per hypothesis": True})
         raise AssertionError("refused")
 
@@ -215,11 +227,14 @@ class FixedCache(DecodingCache):
 
     def reorder(self, order: Tensor) -> None:
         table = self.table.index_select(0, order)
+        self.states = {name: state.index_select(0, order) for name, state in self.states.items()}
         if order.numel() == self.n_live * self.beam and order.is_cuda:
             self.table[: table.size(0)] = table
             return
         keep, beam = regroup(order // self.beam, self.n_live)
         n_live = order.numel() // beam
+        if keep is not None:
+            self._keep_lines(keep)
         if beam != self.beam:
             items = torch.arange(self.n_live, device=order.device) if keep is None else keep
             self._move(items, table, n_items=n_live, beam=beam)

@@ -14,7 +14,7 @@ from fairseq_lasformer.nn.attentions import SelectedAttention
 from fairseq_lasformer.nn.cache import DecodingCache
 from fairseq_lasformer.nn.decoding.packed_modules import check_layer, joined
 from fairseq_lasformer.nn.layer_cache import LayerCache
-from fairseq_lasformer.nn.layers import DecodeContext, DecoderLayer, OwnKeys
+from fairseq_lasformer.nn.layers import BothLines, DecodeContext, DecoderLayer
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.ops import KeyIndex, PackedLinear, decode_step
 
@@ -52,7 +52,7 @@ class PackedStack:
         self.norms: list[Tensor] = []
         self.linears: list[Tensor] = []
         self.outputs: list[int] = []
-        self.gates: list[Tensor] = []
+        self.biases: list[Tensor] = []
         self.layers: list[_Layer] = []
         for layer in layers:
             assert isinstance(layer, DecoderLayer)
@@ -61,7 +61,7 @@ class PackedStack:
         own, crossed = self.layers[0].self_attn, self.layers[0].encoder_attn
         self.heads = [own.num_heads, crossed.num_heads]
         self.activation = KERNELS[layers[0].activation_fn]  # type: ignore[index]
-        self.pre_norm, self.length = bool(layers[0].normalize_before), own.length  # type: ignore[union-attr]
+        self.pre_norm = bool(layers[0].normalize_before)  # type: ignore[union-attr]
         self.eps = float(layers[0].final_layer_norm.eps)  # type: ignore[union-attr, arg-type]
         self.nothing = own.q_proj.weight.new_empty(0)
         self.none_given = [self.nothing] * (4 * len(self.layers))
@@ -81,7 +81,7 @@ class PackedStack:
         for linear in packed:
             self.linears += linear.tensors
             self.outputs.append(linear.outputs)
-        self.gates += [gate.detach().clone() for a in (own, crossed) if (gate := a.line_gate) is not None]
+        self.biases += [bias.detach().clone() for a in (own, crossed) if (bias := a.bias) is not None]
         source = [joined([linear], int8) for linear in (crossed.k_proj, crossed.v_proj)]
         source.append(joined(_scorers(crossed)[1:], False))
         self.layers.append(_Layer(layer.index, own, crossed, *source))
@@ -91,7 +91,7 @@ class PackedStack:
         return self._run(x, context, context.cache.newest)
 
     def read(
-        self, x: Tensor, cache: DecodingCache, memory: Tensor, source: KeyIndex, own: OwnKeys = (None, None)
+        self, x: Tensor, cache: DecodingCache, memory: Tensor, source: KeyIndex, own: BothLines = (None, None)
     ) -> Tensor:
         """Read the common first positions of an item's hypotheses as if they were that many hypotheses of one step.
 
@@ -126,9 +126,9 @@ class PackedStack:
             self._give(x, context, given, kappas)
         return decode_step(
             *(x, self.norms, self.linears, stores, given or self.none_given),
-            *(self.gates, [tensor for kept in context.own if kept is not None for tensor in kept]),
+            *(self.biases, [tensor for lines in context.own if lines is not None for tensor in lines]),
             *(index.table, newest, index.start, index.n_keys, source.start, source.n_keys),
-            *(kappas, self.outputs, self.heads, index.end, self.pre_norm, self.activation, self.length, self.eps),
+            *(kappas, self.outputs, self.heads, index.end, self.pre_norm, self.activation, self.eps),
         )
 
     def _stores(self, x: Tensor, context: DecodeContext) -> tuple[list[Tensor], list[int]]:
@@ -161,7 +161,7 @@ class PackedStack:
             for j, (attention, its_keys) in enumerate(((layer.self_attn, keys), (layer.encoder_attn, source_keys))):
                 slots, counts = self.nothing, self.nothing
                 if attention.selector is not None and not _scorers(attention):
-                    given_keys = attention.selector.step(x, its_keys)
+                    given_keys = attention.selector.step_keys(x, its_keys)
                     kappas[2 * i + j] = EVERY if given_keys is None else GIVEN
                     slots, counts = given_keys or (slots, counts)
                 given += [slots, counts]

@@ -14,12 +14,14 @@ class LineEnds:
         by_model: whether the model reads lines, whatever its patterns do.
 
     Attributes:
-        read: whether it, or one of these patterns, reads lines.
+        by_patterns: whether one of these patterns reads lines.
+        read: whether it, or the model, does.
     """
 
     def __init__(self, words: tuple[int, ...], patterns: Iterable[nn.Module], by_model: bool = False) -> None:
         self.words = words
-        self.read = by_model or any(getattr(pattern, "reads_ends", False) for pattern in patterns)
+        self.by_patterns = any(getattr(pattern, "reads_ends", False) for pattern in patterns)
+        self.read = by_model or self.by_patterns
 
     def of(self, tokens: Tensor) -> Tensor:
         """Return which tokens end a line, bool like ``tokens``."""

@@ -41,8 +41,10 @@ class RememberedSelection(MaskSelection):
 
     memory: Tensor | None = None
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str) -> Tensor:
-        assert self.memory is not None
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str, bias: Tensor | None = None
+    ) -> Tensor:
+        assert self.memory is not None and bias is None
         kept = torch.cat([self.keep_mask & ~self.memory, self.keep_mask & self.memory], -1)
         keys, values = (torch.cat([t, t.detach()], 2) for t in (k, v))
         attention = ops.reference.selected_attention if backend == "reference" else ops.selected_attention

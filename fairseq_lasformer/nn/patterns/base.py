@@ -142,6 +142,13 @@ class Pattern(nn.Module):
         """
         raise NotImplementedError
 
+    def step_keys(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
+        """Return :meth:`step` with the keys of each row's own line before all others, if own lines are read."""
+        kept = self.step(query, keys)
+        if kept is None or keys.own is None or self.supervised:
+            return kept
+        return ops.own_first(kept, keys.own_slots())
+
     def chosen(self, full: Pass, share: float) -> Choice:
         """Return the implementation of a full pass over keys that were found without scores.
 

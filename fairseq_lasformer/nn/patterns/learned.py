@@ -91,7 +91,7 @@ class Selector(Pattern):
         selector_keys = keys.project("selector_key", self.k_proj)
         kappa = keys.constant("kappa", self.kappa)  # reading the buffer on every step would synchronise with the GPU
         newest = keys.newest_of("selector_query", self.q_proj)
-        return ops.topk_indices(newest, selector_keys, keys.key_index, kappa, self.backend)
+        return ops.topk_indices(newest, selector_keys, keys.key_index, kappa, self.backend, keys.own)
 
     def cost(self, length: int) -> PatternCost:
         scores = float(length) ** 2 * self.q_proj.out_features

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops import cpu
-from fairseq_lasformer.ops.types import KeptKeys, KeyIndex
+from fairseq_lasformer.ops.types import KeptKeys, KeyIndex, OwnLines
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -26,7 +26,7 @@ def log_softmax(scores: Tensor) -> Tensor:
     return torch.ops.fairseq_lasformer.log_softmax(scores.reshape(-1, scores.size(-1))).view(scores.shape)
 
 
-def topk_of_rows(sel_q: Tensor, sel_k: Tensor, index: KeyIndex, kappa: int) -> KeptKeys:
+def topk_of_rows(sel_q: Tensor, sel_k: Tensor, index: KeyIndex, kappa: int, own: OwnLines | None = None) -> KeptKeys:
     """Select the kept keys of all queries of a full pass (eq 1, 2 of arXiv 2309.14174).
 
     Args:
@@ -34,16 +34,26 @@ def topk_of_rows(sel_q: Tensor, sel_k: Tensor, index: KeyIndex, kappa: int) -> K
         sel_k: [B, K, S].
         index: the keys of each item, without a table.
         kappa: fraction of keys to keep, in millionths.
+        own: the keys of the queries' own lines; they are kept besides, before all others.
 
     Returns:
         kept keys of B * Q rows.
     """
     queries = sel_q.flatten(0, 1) * sel_q.size(-1) ** -0.5
-    slots, counts = torch.ops.fairseq_lasformer.topk_indices(queries, sel_k, None, index.start, index.n_keys, kappa)
-    return KeptKeys(slots, counts)
+    mine = None if own is None else own.pairs().flatten(0, 1)
+    where = sel_k, None, index.start, index.n_keys
+    return KeptKeys(*torch.ops.fairseq_lasformer.topk_indices(queries, *where, kappa, mine))
 
 
-def dense_attention(q: Tensor, keys: Tensor, values: Tensor, index: KeyIndex, n_heads: int) -> Tensor:
+def dense_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    index: KeyIndex,
+    n_heads: int,
+    own: OwnLines | None = None,
+    shift: Tensor | None = None,
+) -> Tensor:
     """Compute attention of all queries over all keys of their item.
 
     Args:
@@ -51,11 +61,13 @@ def dense_attention(q: Tensor, keys: Tensor, values: Tensor, index: KeyIndex, n_
         keys, values: [B, K, H*D].
         index: the keys of each item, without a table.
         n_heads: H.
+        own, shift: the keys of the queries' own lines, and what is added to their scores, float32 [B, H, Q].
 
     Returns:
         [B, Q, H*D]; 0 for items without keys.
     """
-    return torch.ops.fairseq_lasformer.dense_attention(q, keys, values, index.start, index.n_keys, n_heads)
+    lines = (None, None) if own is None or shift is None else (own.pairs().flatten(0, 1), shift.contiguous())
+    return torch.ops.fairseq_lasformer.dense_attention(q, keys, values, index.start, index.n_keys, n_heads, *lines)
 
 
 def fuse_multiply_adds() -> None:

@@ -18,6 +18,7 @@ from fairseq_lasformer.ops.types import (
     FunctionContext,
     KeptKeys,
     KeyIndex,
+    OwnLines,
     RowSample,
     StraightThrough,
 )
@@ -38,7 +39,7 @@ def topk_slots(sel_q: Tensor, sel_k: Tensor, index: KeyIndex, mask: AttentionMas
     """
     (n_batch, n_queries, _), n_keys = sel_q.shape, sel_k.size(1)
     counts = mask.counts(n_queries, n_keys, sel_q.device).expand(n_batch, n_queries)
-    return topk_ranges(sel_q, sel_k, index.start, counts, mask.causal, kappa)
+    return topk_ranges(sel_q, sel_k, index.start, counts, mask.causal, kappa, mask.own)
 
 
 def kept_mask(kept: KeptKeys, n_batch: int, n_keys: int, sample: RowSample = EVERY_ROW) -> Tensor:
@@ -68,6 +69,14 @@ def kept_of(mask: Tensor, slots: Tensor | None = None) -> KeptKeys:
     return KeptKeys(found, counts)
 
 
+def own_first(kept: KeptKeys, own: KeptKeys) -> KeptKeys:
+    """Return the keys of each row's own line, and after them the kept keys that are not among them."""
+    more = (kept.indices >= 0) & (kept.indices[:, :, None] != own.indices[:, None]).all(2)
+    both = torch.cat([own.indices, kept.indices.masked_fill(~more, -1)], 1)
+    order = (both < 0).int().argsort(dim=1, stable=True)
+    return KeptKeys(both.gather(1, order), own.counts + more.sum(1, dtype=torch.int32))
+
+
 def _kept_of_any(mask: Tensor, counts: Tensor, slots: Tensor | None) -> Tensor:
     """Convert as above with the maximum width; finding the longest row would make the host wait for a GPU."""
     order = mask.int().argsort(dim=-1, descending=True, stable=True)
@@ -84,6 +93,7 @@ def gathered_attention(
     mask: AttentionMask,
     through: StraightThrough | None = None,
     dropout_p: float = 0.0,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Compute attention over the kept keys (eq 3).
 
@@ -92,12 +102,14 @@ def gathered_attention(
         kept: kept keys of B * Q rows.
         through: receiver of the straight-through gradient; None: none.
         dropout_p: dropout probability of the attention weights.
+        bias: b_h [H], with own lines, see ``reference.line_bias``.
 
     Returns:
         [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
     """
     sel_q, sel_k, how = gradient_options(through, DropoutMask.drawn(dropout_p))
-    return _GatheredAttention.apply(q, k, v, kept, mask, sel_q, sel_k, how)
+    shift = mask.shift(bias, q.size(2), k.size(2))
+    return _GatheredAttention.apply(q, k, v, shift, kept, mask, sel_q, sel_k, how)
 
 
 class _GatheredAttention(torch.autograd.Function):
@@ -107,6 +119,7 @@ class _GatheredAttention(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        shift: Tensor | None,
         kept: KeptKeys,
         mask: AttentionMask,
         sel_q: Tensor | None,
@@ -114,21 +127,29 @@ class _GatheredAttention(torch.autograd.Function):
         how: GradientOptions,
     ) -> Tensor:
         q, k, v = (t.contiguous() for t in (q, k, v))  # each head's keys are contiguous
-        out, lse = torch.ops.fairseq_lasformer.gather_forward(q, k, v, *kept, *how.dropout)
-        ctx.save_for_backward(q, k, v, *kept, mask.key_padding, sel_q, sel_k, out, lse)
-        ctx.causal, ctx.how = mask.causal, how
+        lines = _lines(mask.own, shift)
+        out, lse = torch.ops.fairseq_lasformer.gather_forward(q, k, v, *kept, *how.dropout, *lines)
+        ctx.save_for_backward(q, k, v, *kept, mask.key_padding, sel_q, sel_k, out, lse, shift)
+        ctx.causal, ctx.how, ctx.own = mask.causal, how, mask.own
         return out.transpose(1, 2)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: FunctionContext, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, slots, counts, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
+        q, k, v, slots, counts, key_padding, sel_q, sel_k, out, lse, shift = ctx.saved_tensors
         bounded, sample, dropout = ctx.how
-        gradients = torch.ops.fairseq_lasformer.gather_backward(
-            d_out.transpose(1, 2), q, k, v, slots, counts, out, lse, *dropout
+        *gradients, d_shift = torch.ops.fairseq_lasformer.gather_backward(
+            d_out.transpose(1, 2), q, k, v, slots, counts, out, lse, *dropout, *_lines(ctx.own, shift)
         )
+        gradients.append(None if shift is None else d_shift)
         if sel_q is None or not (sel_q.requires_grad or sel_k.requires_grad):
             return (*gradients, *[None] * 5)
-        attended, mask = Attended(q, k, v, out.transpose(1, 2), d_out, lse), AttentionMask(key_padding, ctx.causal)
+        attended = Attended(q, k, v, out.transpose(1, 2), d_out, lse, shift)
+        mask = AttentionMask(key_padding, ctx.causal, own=ctx.own)
         through = through_gradient(attended, mask, StraightThrough(sel_q, sel_k, bounded, sample), dropout)
         return (*gradients, None, None, *through, None)
+
+
+def _lines(own: OwnLines | None, shift: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return own lines and shift as the kernels take them."""
+    return (None, None) if own is None or shift is None else (own.pairs().flatten(0, 1), shift.contiguous())

@@ -30,7 +30,7 @@ OPERATORS = (
     *("packed_linear", "activate", "layer_norm", "log_softmax", "dense_attention"),
     *("quantise_heads", "decode_step", "top_candidates"),
     "dropout",
-    *("row_softmax", "softmax_gradient", "mask_gradient", "kept_gradient"),
+    *("row_softmax", "softmax_gradient", "mask_gradient", "kept_gradient", "shift_own", "sum_own"),
     *("instruction_sets", "instructions_in_use", "use_instructions", "borrowed_functions"),
 )
 # a wheel's library works only with the minor version of torch that it was compiled with

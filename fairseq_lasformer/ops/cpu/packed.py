@@ -106,9 +106,9 @@ def decode_step(
     linears: list[Tensor],
     stores: list[Tensor],
     given: list[Tensor],
-    gates: list[Tensor],
+    biases: list[Tensor],
     own: list[Tensor],
     *index: object,
 ) -> Tensor:
     """Run the layers of a decoder on the newest positions, x [R, d] -> [R, d]; see ``binding/step.cpp``."""
-    return torch.ops.fairseq_lasformer.decode_step(x.contiguous(), norms, linears, stores, given, gates, own, *index)
+    return torch.ops.fairseq_lasformer.decode_step(x.contiguous(), norms, linears, stores, given, biases, own, *index)

@@ -8,6 +8,7 @@ from torch import Tensor
 from fairseq_lasformer.ops.blocks import fill_disallowed, softmax_
 from fairseq_lasformer.ops.cpu import kernels
 from fairseq_lasformer.ops.reference import LARGEST_EXPONENT
+from fairseq_lasformer.ops.types import OwnLines
 
 
 def _kernels(block: Tensor) -> ModuleType | None:
@@ -33,6 +34,30 @@ def softmax_mean_(scores: Tensor, allowed: Tensor | None, mean: Tensor, share: f
     weights, _ = softmax_(fill_disallowed(scores, allowed, float("-inf")))
     mean.add_(weights.sum(1), alpha=share)
     return weights
+
+
+def shift_own_(scores: Tensor, own: OwnLines, rows: slice | Tensor, shift: Tensor) -> None:
+    """Add to the scores of each query's own line, in place.
+
+    Args:
+        scores: [B, H, rows, K].
+        own: of all queries; ``rows``: which of them.
+        shift: [B, H, rows], see :meth:`AttentionMask.shift`.
+    """
+    found = _kernels(scores)
+    if found is not None and scores.is_contiguous():
+        found.shift_own(scores, own.pairs(rows), shift.float().contiguous())
+        return
+    mine = own.among(scores.size(-1), rows)[:, None].to(scores.dtype)
+    scores.addcmul_(mine.expand_as(scores), shift[..., None].to(scores.dtype))
+
+
+def sum_own(scores: Tensor, own: OwnLines, rows: slice | Tensor) -> Tensor:
+    """Return the sum of the scores of each query's own line, [B, H, rows]; arguments as in :func:`shift_own_`."""
+    found = _kernels(scores)
+    if found is not None and scores.is_contiguous():
+        return found.sum_own(scores, own.pairs(rows))
+    return (scores * own.among(scores.size(-1), rows)[:, None]).sum(-1)
 
 
 def softmax_gradient_(weights: Tensor, d_mean: Tensor) -> Tensor:

@@ -5,11 +5,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS
-from fairseq_lasformer.ops.types import KeptKeys, KeyIndex
+from fairseq_lasformer.ops.types import KeptKeys, KeyIndex, OwnLines
 
 
 @torch.no_grad()
-def topk_gather(sel_q: Tensor, sel_k: Tensor, paths: KeyIndex, kappa: int) -> KeptKeys:
+def topk_gather(sel_q: Tensor, sel_k: Tensor, paths: KeyIndex, kappa: int, own: OwnLines | None = None) -> KeptKeys:
     """Select the kept keys of all queries (eq 1, 2) on the CPU, computing scores one block of queries at a time.
 
     Args:
@@ -17,14 +17,17 @@ def topk_gather(sel_q: Tensor, sel_k: Tensor, paths: KeyIndex, kappa: int) -> Ke
         sel_k: [B, K, S].
         paths: key index.
         kappa: fraction of keys to keep, in millionths.
+        own: the keys of the queries' own lines; they are kept besides, before all others.
 
     Returns:
         kept keys of B * Q rows.
     """
-    return topk_ranges(sel_q, sel_k, paths.start, paths.n_keys[:, None].expand(sel_q.shape[:2]), False, kappa)
+    return topk_ranges(sel_q, sel_k, paths.start, paths.n_keys[:, None].expand(sel_q.shape[:2]), False, kappa, own)
 
 
-def topk_ranges(sel_q: Tensor, sel_k: Tensor, start: Tensor, counts: Tensor, causal: bool, kappa: int) -> KeptKeys:
+def topk_ranges(
+    sel_q: Tensor, sel_k: Tensor, start: Tensor, counts: Tensor, causal: bool, kappa: int, own: OwnLines | None
+) -> KeptKeys:
     """Select the kept keys of all queries on the CPU, each of which may attend to a range of keys.
 
     Args:
@@ -34,6 +37,7 @@ def topk_ranges(sel_q: Tensor, sel_k: Tensor, start: Tensor, counts: Tensor, cau
         counts: int64 [B, Q], number of keys of each range.
         causal: query i sees keys 0 to i + (K - Q); other scores are not computed.
         kappa: fraction of keys to keep, in millionths.
+        own: see :func:`topk_gather`.
 
     Returns:
         kept keys of B * Q rows.
@@ -49,7 +53,9 @@ def topk_ranges(sel_q: Tensor, sel_k: Tensor, start: Tensor, counts: Tensor, cau
             scores = torch.matmul(queries[b, rows], keys[b, :, :seen])
             # an item that begins after this block has no keys in it, whatever its start
             first = start[b : b + 1].clamp(max=seen).expand(scores.size(0))
-            found.append(torch.ops.fairseq_lasformer.topk_scored(scores, first, counts[b, rows].contiguous(), kappa))
+            mine = None if own is None else own.pairs(rows)[b]
+            made = torch.ops.fairseq_lasformer.topk_scored(scores, first, counts[b, rows].contiguous(), kappa, mine)
+            found.append(made)
     most = max(slots.size(1) for slots, _ in found)
     slots = [F.pad(slots, (0, most - slots.size(1)), value=-1) for slots, _ in found]
     return KeptKeys(torch.cat(slots), torch.cat([kept for _, kept in found]))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fairseq_lasformer.ops.backends import current, required_kernels, triton_kernels
 from fairseq_lasformer.ops.blocks import BLOCK_ELEMENTS, MINIMUM_ROWS
+from fairseq_lasformer.ops.straight_through import through_gradient
 from fairseq_lasformer.ops.supervise import supervise
 from fairseq_lasformer.ops.types import (
     EVERY_ROW,
@@ -96,10 +97,10 @@ def tiled_supervise(
         bits: see :func:`tiles.topk_bitmask`.
         sample: the queries to learn from.
     """
-    if not fits(teachers.queries[0]):
+    if mask.own is not None or not fits(teachers.queries[0]):
         kept = mask_of(sample.of(bits, 1), sel_k.size(1))
         return supervise(sel_q, sel_k, teachers, kept, mask, sample)
-    queries, keys, query_padding, kl, _ = teachers.detached()
+    queries, keys, query_padding, kl, *_ = teachers.detached()
     return Supervision(
         *_TiledSupervise.apply(sel_q, sel_k, bits, mask, query_padding, kl, sample, len(queries), *queries, *keys)
     )
@@ -294,7 +295,9 @@ def tiled_through_gradient(
         attended, mask, through, dropout: see there.
         delta: dO . O, float32 [B, H, Q].
     """
-    (q, k, v, _, d_out, lse), (sel_q, sel_k, bounded, sample) = attended, through
+    if mask.own is not None:
+        return through_gradient(attended, mask, through, dropout)
+    (q, k, v, _, d_out, lse, _), (sel_q, sel_k, bounded, sample) = attended, through
     kernels = required_kernels("straight_through")
     (n_batch, _, n_queries, _), n_keys = q.shape, k.size(2)
     blocks = list(_blocks(n_batch, n_queries, n_keys, mask.causal, sample, q.device))

@@ -53,10 +53,11 @@ def allowed_bitmask(mask: AttentionMask, q: Tensor, n_keys: int) -> Tensor:
     Returns:
         int32 [B, Q, ceil(K / 32)]; see :func:`topk_bitmask`.
     """
-    assert mask.key_padding is not None
     n_queries, n_words, device = q.size(2), -(-n_keys // WORD), q.device
+    padding = mask.key_padding
+    padding = torch.zeros(q.size(0), n_keys, dtype=torch.bool, device=device) if padding is None else padding
     lanes = torch.arange(WORD, device=device)
-    visible = F.pad(~mask.key_padding, (0, n_words * WORD - n_keys)).view(-1, n_words, WORD)
+    visible = F.pad(~padding, (0, n_words * WORD - n_keys)).view(-1, n_words, WORD)
     words = (visible.long() << lanes).sum(-1)[:, None].expand(-1, n_queries, -1)
     if mask.causal:
         seen = torch.arange(1 + n_keys - n_queries, 1 + n_keys, device=device)[:, None]
@@ -73,6 +74,7 @@ def tiled_attention(
     mask: AttentionMask,
     through: StraightThrough | None = None,
     dropout_p: float = 0.0,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Compute attention over the keys of a bitmask (eq 3).
 
@@ -82,15 +84,17 @@ def tiled_attention(
         mask: attention mask, a superset of the bits.
         through: receiver of the straight-through gradient; None: none.
         dropout_p: dropout probability of the attention weights.
+        bias: b_h [H], with own lines, see ``reference.line_bias``.
 
     Returns:
         [B, H, Q, D] in q's dtype; 0 for rows without kept keys.
     """
     if not fits(q):
         keep = mask_of(bits, k.size(2))
-        return selected_attention(q, k, v, keep, mask, through, dropout_p)
+        return selected_attention(q, k, v, keep, mask, through, dropout_p, bias)
     sel_q, sel_k, how = gradient_options(through, DropoutMask.drawn_on(q.device, dropout_p))
-    return _TiledAttention.apply(q, k, v, bits, mask, sel_q, sel_k, how)
+    shift = mask.shift(bias, q.size(2), k.size(2))
+    return _TiledAttention.apply(q, k, v, shift, bits, mask, sel_q, sel_k, how)
 
 
 class _TiledAttention(torch.autograd.Function):
@@ -100,6 +104,7 @@ class _TiledAttention(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        shift: Tensor | None,
         bits: Tensor,
         mask: AttentionMask,
         sel_q: Tensor | None,
@@ -109,22 +114,25 @@ class _TiledAttention(torch.autograd.Function):
         kernels = required_kernels("tiles")
         q, k, v = (kernels.laid(t) for t in (q, k, v))
         with current(q):
-            out, lse = kernels.forward(q, k, v, bits, mask.causal, how.dropout)
-        ctx.save_for_backward(q, k, v, bits, mask.key_padding, sel_q, sel_k, out, lse)
-        ctx.causal, ctx.how = mask.causal, how
+            lines = None if mask.own is None else mask.own.pairs()
+            out, lse = kernels.forward(q, k, v, bits, mask.causal, how.dropout, lines, shift)
+        ctx.save_for_backward(q, k, v, bits, mask.key_padding, sel_q, sel_k, out, lse, shift)
+        ctx.causal, ctx.how, ctx.own = mask.causal, how, mask.own
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: FunctionContext, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bits, key_padding, sel_q, sel_k, out, lse = ctx.saved_tensors
+        q, k, v, bits, key_padding, sel_q, sel_k, out, lse, shift = ctx.saved_tensors
         bounded, sample, dropout = ctx.how
         kernels = required_kernels("tiles")
-        attended = Attended(q, k, v, out, kernels.laid(d_out), lse)
+        attended = Attended(q, k, v, out, kernels.laid(d_out), lse, shift)
         with current(q):
-            *gradients, delta = kernels.backward(attended, bits, ctx.causal, dropout)
+            lines = None if ctx.own is None else ctx.own.pairs()
+            *gradients, delta = kernels.backward(attended, bits, ctx.causal, dropout, lines)
         learned: tuple[Tensor | None, Tensor | None] = None, None
         if sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad):
-            through, mask = StraightThrough(sel_q, sel_k, bounded, sample), AttentionMask(key_padding, ctx.causal)
+            through = StraightThrough(sel_q, sel_k, bounded, sample)
+            mask = AttentionMask(key_padding, ctx.causal, own=ctx.own)
             learned = tiled_through_gradient(attended, delta, mask, through, dropout)
         return (*gradients, None, None, *learned, None)

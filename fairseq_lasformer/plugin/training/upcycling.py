@@ -25,7 +25,7 @@ def complete(
     that replaces a dense network starts as a copy of it (sparse upcycling, arXiv 2212.05055), without its biases, which
     experts do not have; gates keep their initial weights. Learned positions are stretched to the model's length.
     Existing selectors and experts are left unchanged. In a model with ``--own-lines``, the separator of lines starts as
-    the end of sentence, which it is to a line, and the selected keys start with a factor of 0.
+    the end of sentence, which it is to a line, and the biases of the other lines keep their initial values.
 
     Args:
         weights: the checkpoint's weights.
@@ -40,10 +40,10 @@ def complete(
 
 
 def _lines(weights: dict[str, Tensor], own: dict[str, Tensor], ends: Mapping[str, tuple[int, ...]]) -> None:
-    gates = [name for name in own if name.endswith(".line_gate")]
-    if not gates or all(name in weights for name in gates):
+    biases = [name for name in own if name.endswith(".line_bias")]
+    if not biases or all(name in weights for name in biases):
         return
-    weights.update({name: torch.zeros_like(own[name]) for name in gates})
+    weights.update({name: own[name] for name in biases})
     tables = ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")
     for side, words in ends.items():
         for name in (f"{table}.{part}" for table in tables if table.startswith(side) for part in ("weight", "bias")):

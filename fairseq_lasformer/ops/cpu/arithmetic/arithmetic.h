@@ -66,6 +66,8 @@ struct Kept {
   int64_t slot_stride, first;
   const int32_t* counts;  // [rows], number of slots of each row
   int64_t rows, width, head_width, turn;
+  const int64_t* own;  // [rows, 2], the first of the slots of a row's own line and their number; null: none
+  const float* shift;  // [rows, heads], added to the scores of those
   float* out;  // [rows, W]
 };
 
@@ -83,6 +85,9 @@ struct Gather {
   const int32_t* slots;
   int64_t most;
   const int32_t* counts;
+  const int64_t* own;  // [B * Q, 2], the first key of a query's own line and their number; null: none
+  const float* shift;  // [B, H, Q], added to the scores of those
+  float* d_shift;
   Dropout dropout;
   void* out;
   float* lse;

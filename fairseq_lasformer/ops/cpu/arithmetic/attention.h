@@ -113,9 +113,14 @@ void attend_rows(const Kept& k, int64_t h0, int64_t h1, float factor, float* wei
     }
   });
   for (int64_t i = 0; i < k.rows * heads; ++i) {
-    const int64_t n = k.counts[i / heads];
+    const int64_t r = i / heads, n = k.counts[r];
     if (n == 0) continue;
     float* w = weights + i * most;
+    if (k.own) {
+      const float shift = k.shift[r * all_heads + h0 + i % heads];
+      float* own = w + k.own[2 * r];
+      for (int64_t j = 0; j < k.own[2 * r + 1]; ++j) own[j] += shift;
+    }
     scale(w, n, 1.f / exponentials(w, n, largest(w, n)));
   }
   by_turns(values, k.value_scales, [&](int64_t r, int64_t j, int64_t count, const T* const* four) {

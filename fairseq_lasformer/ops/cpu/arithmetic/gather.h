@@ -41,6 +41,12 @@ inline void products(const float* row, const T* all_of, const int32_t* slots, in
   for (; j < n; ++j) out[j] = dot(row, place(j), width);
 }
 
+// Add to the scores of a query's own line.
+inline void shift_own(const Gather& g, int64_t row, const int32_t* slots, int64_t n, float shift, float* scores) {
+  const auto first = static_cast<uint32_t>(g.own[2 * row]), count = static_cast<uint32_t>(g.own[2 * row + 1]);
+  for (int64_t j = 0; j < n; ++j) scores[j] += static_cast<uint32_t>(slots[j]) - first < count ? shift : 0.f;
+}
+
 template <int64_t kWidth, typename T>
 void forward_rows(const Gather& g, int64_t head, int64_t from, int64_t to, float* work) {
   const int64_t width = kWidth ? kWidth : g.width, item = head / g.heads;
@@ -57,6 +63,7 @@ void forward_rows(const Gather& g, int64_t head, int64_t from, int64_t to, float
       widen(q + place * width, query, width);
       products(query, keys, own, n, width, weights);
       scale(weights, n, factor);
+      if (g.own) shift_own(g, row, own, n, g.shift[place], weights);
       const float top = largest(weights, n), total = exponentials(weights, n, top);
       g.lse[place] = top + std::log(total);
       scale(weights, n, 1.f / total);
@@ -99,6 +106,7 @@ void backward_head(const Gather& g, int64_t head, float* work) {
     const float delta = dot(d_row, out + out_place(g, head, i), width), norm = g.lse[place];
     products(query, keys, own, n, width, weights);
     products(d_row, values, own, n, width, d_scores);
+    if (g.own) shift_own(g, row, own, n, g.shift[place] / factor, weights);
     const auto gradient = [&](auto s, auto d, auto kept) {
       s = multiply_add(s, splat(factor, s), splat(-norm, s));
       const auto weight = exp_negative(s < splat(0.f, s) ? s : splat(0.f, s));
@@ -127,6 +135,12 @@ void backward_head(const Gather& g, int64_t head, float* work) {
             d_scores[j] = gradient(s, d_scores[j], 1.f);
             weights[j] = survivors(s, 1.f);
           });
+    }
+    if (g.own) {
+      const auto first = static_cast<uint32_t>(g.own[2 * row]), mine = static_cast<uint32_t>(g.own[2 * row + 1]);
+      float sum = 0.f;
+      for (int64_t j = 0; j < n; ++j) sum += static_cast<uint32_t>(own[j]) - first < mine ? d_scores[j] : 0.f;
+      g.d_shift[place] = sum / factor;
     }
     for (int64_t j = 0; j < n; j += 4) {
       const int64_t count = n - j < 4 ? n - j : 4;

@@ -50,7 +50,7 @@ struct Inputs {
   Gather gather() {
     float* d = gradients.data();
     return {1, 1, kQueries, kKeys, kWidth, queries.data(), keys.data(), values.data(), slots.data(), kKept, counts.data(),
-            Dropout{1, 0, 0.f}, out.data(), lse.data(), d_out.data(), d, d + kQueries * kWidth, d + (kQueries + kKeys) * kWidth};
+            nullptr, nullptr, nullptr, Dropout{1, 0, 0.f}, out.data(), lse.data(), d_out.data(), d, d + kQueries * kWidth, d + (kQueries + kKeys) * kWidth};
   }
 
   Block block() const { return {1, kRows, kKeys, allowed.data(), 0}; }
@@ -75,7 +75,7 @@ void candidates(const Arithmetic& a, Inputs& in) {
 }
 void attend(const Arithmetic& a, Inputs& in) {
   const Kept kept{in.queries.data(), in.keys.data(), in.values.data(), nullptr, nullptr, in.slots.data(), kKept, 0,
-                  in.counts.data(), kRows, kWidth, kWidth, kTurn, in.out.data()};
+                  in.counts.data(), kRows, kWidth, kWidth, kTurn, nullptr, nullptr, in.out.data()};
   a.attend(Type::kFloat, kept, 0, 1, 0.125f, in.work.data());
 }
 void gather_forward(const Arithmetic& a, Inputs& in) {

@@ -29,8 +29,15 @@ int64_t keep_count(int64_t n, int64_t kappa) {
 
 struct Scratch {
   std::vector<uint64_t> candidates, order;
-  std::vector<float> sample;
+  std::vector<float> sample, others;
 };
+
+// The range of a row's own line among its positions; without own lines, none.
+struct Range {
+  int64_t first, count;
+};
+
+Range own_of(const int64_t* own, int64_t row) { return own ? Range{own[2 * row], own[2 * row + 1]} : Range{0, 0}; }
 
 // Write the indices of the `keep` highest of n scores to out, ascending. A threshold estimated from a sample narrows
 // the candidates in one pass; if it admits too few, all scores become candidates, so the result is exact.
@@ -69,30 +76,42 @@ void highest(const float* scores, int64_t n, int64_t keep, int32_t* out, Scratch
   }
 }
 
-// Select the kept slots by score; the allowed positions of row r are start to start + count - 1 of entry r / each.
+// Select the kept slots by score; the allowed positions of row r are start to start + count - 1 of entry r / each. Those
+// of its own line, if there are any, come first, and are not counted by kappa.
 void choose(const float* scores, int64_t stride, const int32_t* table, int64_t table_stride, const int64_t* start,
-            const int64_t* count, int64_t each, int64_t kappa, int64_t rows, int64_t most, int32_t* slots,
-            int32_t* kept) {
+            const int64_t* count, int64_t each, const int64_t* own, int64_t kappa, int64_t rows, int64_t most,
+            int32_t* slots, int32_t* kept) {
   at::parallel_for(0, rows, grain(16 * stride), [&](int64_t begin, int64_t end) {
     Scratch scratch;
     for (int64_t r = begin; r < end; ++r) {
-      const int64_t s = r / each, first = start[s], keep = keep_count(count[s], kappa);
-      int32_t* out = slots + r * most;
-      highest(scores + r * stride + first, count[s], keep, out, scratch);
-      for (int64_t i = 0; i < keep; ++i) {
-        const int64_t j = out[i] + first;
-        out[i] = table ? table[r * table_stride + j] : static_cast<int32_t>(j);
+      const Range mine = own_of(own, r);
+      const int64_t s = r / each, first = start[s], n = count[s] - mine.count, keep = keep_count(n, kappa);
+      const int64_t before = mine.count ? mine.first - first : n;  // of the others, those before the own line
+      const float* row = scores + r * stride + first;
+      if (before < n) {
+        scratch.others.assign(row, row + before);
+        scratch.others.insert(scratch.others.end(), row + before + mine.count, row + count[s]);
+        row = scratch.others.data();
       }
-      std::fill(out + keep, out + most, -1);
-      kept[r] = static_cast<int32_t>(keep);
+      int32_t* out = slots + r * most;
+      const auto slot = [&](int64_t j) { return table ? table[r * table_stride + j] : static_cast<int32_t>(j); };
+      for (int64_t i = 0; i < mine.count; ++i) *out++ = slot(mine.first + i);
+      highest(row, n, keep, out, scratch);
+      for (int64_t i = 0; i < keep; ++i) out[i] = slot(first + out[i] + (out[i] < before ? 0 : mine.count));
+      std::fill(out + keep, slots + (r + 1) * most, -1);
+      kept[r] = static_cast<int32_t>(mine.count + keep);
     }
   });
 }
 
-int64_t widest(const Tensor& count, int64_t kappa) {
+int64_t widest(const Tensor& count, int64_t rows, const int64_t* own, int64_t kappa) {
   int64_t most = 1;
   const auto* n = count.const_data_ptr<int64_t>();
-  for (int64_t s = 0; s < count.numel(); ++s) most = std::max(most, keep_count(n[s], kappa));
+  const int64_t each = own ? rows / count.numel() : 1;
+  for (int64_t r = 0; r < count.numel() * each; ++r) {
+    const int64_t mine = own_of(own, r).count;
+    most = std::max(most, mine + keep_count(n[r / each] - mine, kappa));
+  }
   return most;
 }
 
@@ -136,25 +155,45 @@ void check_positions(const Tensor& start, const Tensor& count, int64_t n, int64_
   }
 }
 
+// Own lines int64 [R, 2], the first position and the number of each row, as pointer; null without.
+const int64_t* own_lines(const std::optional<Tensor>& own, const Tensor& start, const Tensor& count, int64_t rows) {
+  if (!own) return nullptr;
+  TORCH_CHECK(own->scalar_type() == at::kLong && own->is_contiguous() && own->dim() == 2 && own->size(0) == rows &&
+                  own->size(1) == 2,
+              "own: expected contiguous int64 [R, 2]");
+  const auto *mine = own->const_data_ptr<int64_t>(), *first = start.const_data_ptr<int64_t>();
+  const auto* number = count.const_data_ptr<int64_t>();
+  const int64_t each = rows / start.numel();
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t from = mine[2 * r] - first[r / each], n = mine[2 * r + 1];
+    TORCH_CHECK(n == 0 || (n > 0 && from >= 0 && n <= number[r / each] && from <= number[r / each] - n),
+                "own: beyond the allowed positions");
+  }
+  return mine;
+}
+
 // The same from precomputed scores [R, K] float32; R / N rows per item, slots are positions.
 std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores_, const Tensor& start_, const Tensor& count_,
-                                         int64_t kappa) {
+                                         int64_t kappa, const std::optional<Tensor>& own_) {
   TORCH_CHECK(scores_.dim() == 2 && scores_.scalar_type() == at::kFloat, "scores: expected float32 [R, K]");
   const Tensor scores = scores_.stride(1) == 1 ? scores_ : scores_.contiguous();
   const Tensor start = start_.contiguous(), count = count_.contiguous();
   TORCH_CHECK(start.numel() > 0 && scores.size(0) % start.numel() == 0, "scores: their rows must be a multiple of N");
   check_positions(start, count, start.numel(), scores.size(1), kappa);
-  const int64_t rows = scores.size(0), most = widest(count, kappa);
+  const int64_t rows = scores.size(0);
+  const int64_t* own = own_lines(own_, start, count, rows);
+  const int64_t most = widest(count, rows, own, kappa);
   Tensor slots = at::empty({rows, most}, scores.options().dtype(at::kInt)), kept = at::empty({rows}, slots.options());
   choose(scores.const_data_ptr<float>(), scores.stride(0), nullptr, 0, start.const_data_ptr<int64_t>(),
-         count.const_data_ptr<int64_t>(), rows / start.numel(), kappa, rows, most, slots.mutable_data_ptr<int32_t>(),
+         count.const_data_ptr<int64_t>(), rows / start.numel(), own, kappa, rows, most, slots.mutable_data_ptr<int32_t>(),
          kept.mutable_data_ptr<int32_t>());
   return {slots, kept};
 }
 
 // start, count: per item or per row.
 std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, const std::optional<Tensor>& table_,
-                                        const Tensor& start_, const Tensor& count_, int64_t kappa) {
+                                        const Tensor& start_, const Tensor& count_, int64_t kappa,
+                                        const std::optional<Tensor>& own_) {
   check_rows(q_, keys_);
   const Tensor q = q_.contiguous(), keys = dense(keys_), start = start_.contiguous(), count = count_.contiguous();
   std::optional<Tensor> table;
@@ -163,7 +202,8 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
   const int64_t ranges = start.numel() == rows ? rows : n, each = rows / ranges;
   check_positions(start, count, ranges, table ? table->size(1) : keys.size(1), kappa);
   const Tensor end_of = start.add(count);
-  const int64_t longest = end_of.max().item<int64_t>(), most = widest(count, kappa);
+  const int64_t* own = own_lines(own_, start, count, rows);
+  const int64_t longest = end_of.max().item<int64_t>(), most = widest(count, rows, own, kappa);
   if (table) check_slots(*table, rows, longest, nullptr, keys.size(1));
   Tensor scores = at::empty({rows, longest}, q.options()), slots = at::empty({rows, most}, q.options().dtype(at::kInt));
   Tensor kept = at::empty({rows}, slots.options());
@@ -184,7 +224,7 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
                          from, to, width, result + r * longest);
     }
   });
-  choose(result, longest, paths, path_stride, first, number, each, kappa, rows, most,
+  choose(result, longest, paths, path_stride, first, number, each, own, kappa, rows, most,
          slots.mutable_data_ptr<int32_t>(), kept.mutable_data_ptr<int32_t>());
   return {slots, kept};
 }
@@ -192,7 +232,20 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
 // Attention of R rows over their kept slots; without slots, over `counts` of them from `first` on, of each item.
 Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& key_scales,
                     const Tensor& value_scales, const Tensor& slots, const int64_t* first, const int32_t* counts,
-                    int64_t heads) {
+                    int64_t heads, const Shift& shift) {
+  if (shift.own.defined()) {
+    TORCH_CHECK(shift.own.scalar_type() == at::kLong && shift.own.is_contiguous() && shift.own.numel() == 2 * q.size(0) &&
+                    shift.value.scalar_type() == at::kFloat && shift.value.is_contiguous() &&
+                    shift.value.numel() == q.size(0) * heads,
+                "own, shift: expected contiguous int64 [R, 2] and float32 [R, heads]");
+    const auto* own = shift.own.const_data_ptr<int64_t>();
+    for (int64_t r = 0; r < q.size(0); ++r) {
+      TORCH_CHECK(own[2 * r + 1] == 0 || (own[2 * r] >= 0 && own[2 * r + 1] > 0 && own[2 * r] <= counts[r] - own[2 * r + 1]),
+                  "own: beyond the kept keys");
+    }
+  }
+  const auto* own = shift.own.defined() ? shift.own.const_data_ptr<int64_t>() : nullptr;
+  const auto* shifts = own ? shift.value.const_data_ptr<float>() : nullptr;
   const bool quantised = keys.scalar_type() == at::kChar;
   for (const Tensor* scales : {&key_scales, &value_scales}) {
     TORCH_CHECK(!quantised || (scales->defined() && scales->scalar_type() == at::kFloat && scales->is_contiguous() &&
@@ -223,7 +276,8 @@ Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, c
       const Kept kept{queries + row * width, all_keys + s * key_bytes, all_values + s * value_bytes,
                       scales_of_keys + s * item_scales, scales_of_values + s * item_scales,
                       chosen ? chosen + row * slot_stride : nullptr, slot_stride, first ? first[s] : 0, counts + row,
-                      std::min(kRowBlock, beam - block * kRowBlock), width, head_width, chosen ? kTurn : 4, result + row * width};
+                      std::min(kRowBlock, beam - block * kRowBlock), width, head_width, chosen ? kTurn : 4,
+                      own ? own + 2 * row : nullptr, own ? shifts + row * heads : nullptr, result + row * width};
       arithmetic().attend(type_of(keys), kept, h0, h1, scale, weights.data());
       begin += h1 - h0;
     }
@@ -233,7 +287,8 @@ Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, c
 
 Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_, const Tensor& slots_,
                     const Tensor& kept_, int64_t heads, const std::optional<Tensor>& key_scales,
-                    const std::optional<Tensor>& value_scales) {
+                    const std::optional<Tensor>& value_scales, const std::optional<Tensor>& own,
+                    const std::optional<Tensor>& shift) {
   check_rows(q_, keys_);
   TORCH_CHECK(values_.sizes() == keys_.sizes() && values_.scalar_type() == keys_.scalar_type(),
               "values: expected the keys' shape and type");
@@ -243,16 +298,19 @@ Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_,
   const Tensor slots = slots_.dim() == 2 && slots_.stride(1) == 1 ? slots_ : slots_.contiguous();
   const auto* counts = kept.const_data_ptr<int32_t>();
   check_slots(slots, q.size(0), 0, counts, keys.size(1));
+  TORCH_CHECK(own.has_value() == shift.has_value(), "own, shift: expected both or neither");
   return attend_slots(q, keys, values, key_scales.value_or(Tensor()), value_scales.value_or(Tensor()), slots, nullptr,
-                      counts, heads);
+                      counts, heads, {own.value_or(Tensor()), shift.value_or(Tensor())});
 }
 
 Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& key_scales,
-                    const Tensor& value_scales, const Tensor& start, const Tensor& count, int64_t heads) {
+                    const Tensor& value_scales, const Tensor& start, const Tensor& count, int64_t heads,
+                    const Shift& shift) {
   const int64_t beam = q.size(0) / keys.size(0);
   std::vector<int32_t> counts(q.size(0));
   for (int64_t r = 0; r < q.size(0); ++r) counts[r] = static_cast<int32_t>(count.const_data_ptr<int64_t>()[r / beam]);
-  return attend_slots(q, keys, values, key_scales, value_scales, {}, start.const_data_ptr<int64_t>(), counts.data(), heads);
+  return attend_slots(q, keys, values, key_scales, value_scales, {}, start.const_data_ptr<int64_t>(), counts.data(),
+                      heads, shift);
 }
 
 // x [..., heads * D] float32 in 8 bits, and one scale per head, float32 [..., heads]. Definition: reference.quantised.

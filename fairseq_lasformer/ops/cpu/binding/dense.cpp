@@ -41,7 +41,8 @@ int64_t padded(int64_t n) { return (n + kPanel - 1) / kPanel * kPanel; }
 
 // q [B, Q, W], keys and values [B, K, W]: attention to the keys start to start + count - 1 of each item; 0 without keys.
 Tensor dense_attention(const Tensor& q_, const Tensor& keys_, const Tensor& values_, const Tensor& start_,
-                       const Tensor& count_, int64_t heads) {
+                       const Tensor& count_, int64_t heads, const std::optional<Tensor>& own,
+                       const std::optional<Tensor>& shift) {
   for (const Tensor* t : {&q_, &keys_, &values_}) {
     TORCH_CHECK(t->dim() == 3 && t->scalar_type() == at::kFloat && t->size(0) == q_.size(0) && t->size(2) == q_.size(2),
                 "q, keys, values: expected float32 [B, Q or K, W]");
@@ -52,6 +53,13 @@ Tensor dense_attention(const Tensor& q_, const Tensor& keys_, const Tensor& valu
   const Tensor start = start_.contiguous(), count = count_.contiguous();
   const int64_t items = q.size(0), rows = q.size(1), n_keys = keys.size(1), width = q.size(2), head_width = width / heads;
   check_positions(start, count, items, n_keys, kOne);
+  TORCH_CHECK(own.has_value() == shift.has_value(), "own, shift: expected both or neither");
+  const int64_t* lines = own_lines(own, start, count, items * rows);
+  if (shift) {
+    TORCH_CHECK(shift->scalar_type() == at::kFloat && shift->is_contiguous() && shift->numel() == items * heads * rows,
+                "shift: expected contiguous float32 [B, H, Q]");
+  }
+  const auto* shifts = shift ? shift->const_data_ptr<float>() : nullptr;
   const float factor = 1.f / std::sqrt(static_cast<float>(head_width));
   Tensor out = at::empty(q.sizes(), q.options());
   const auto *queries = q.const_data_ptr<float>(), *all_keys = keys.const_data_ptr<float>();
@@ -87,6 +95,11 @@ Tensor dense_attention(const Tensor& q_, const Tensor& keys_, const Tensor& valu
           for (int64_t c = 0; c < head_width; ++c) scaled[i * head_width + c] = own[i * width + c] * factor;
         }
         compute.product({scaled.data(), head_width, height, nullptr, nullptr, scorer, weights.data(), {}}, 0, scorer.groups());
+        for (int64_t i = 0; lines && i < height; ++i) {
+          const int64_t *line = lines + 2 * (item * rows + r + i), begin = line[0] - first[item];
+          const float added = shifts[task * rows + r + i];
+          for (int64_t j = 0; j < line[1]; ++j) weights[i * n + begin + j] += added;
+        }
         compute.row_softmax({1, height, n, nullptr, 0}, weights.data(), nullptr, 0.f, lse.data(), 0, height, bias.data());
         compute.product({weights.data(), n, height, nullptr, nullptr, mixer, sums.data(), {}}, 0, mixer.groups());
         for (int64_t i = 0; i < height; ++i) std::copy_n(&sums[i * head_width], head_width, to + i * width);

@@ -40,14 +40,23 @@ void check_gather(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   TORCH_CHECK(largest < k.size(2), "slots: beyond the last key");
 }
 
-// The shape of a call, its slots and its dropout; the caller fills in its numbers.
+// The shape of a call, its slots, own lines and dropout; the caller fills in its numbers.
 Gather gather(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slots, const Tensor& kept, double p,
-              int64_t seed) {
+              int64_t seed, const std::optional<Tensor>& own, const std::optional<Tensor>& shift) {
   Gather g{};
   g.batch = q.size(0), g.heads = q.size(1), g.queries = q.size(2), g.keys = k.size(2), g.width = q.size(3);
   g.q = q.const_data_ptr(), g.k = k.const_data_ptr(), g.v = v.const_data_ptr();
   g.slots = slots.const_data_ptr<int32_t>(), g.most = slots.size(1), g.counts = kept.const_data_ptr<int32_t>();
   g.dropout = drawn(p, seed);
+  TORCH_CHECK(own.has_value() == shift.has_value(), "own, shift: expected both or neither");
+  if (own) {
+    TORCH_CHECK(own->scalar_type() == at::kLong && own->is_contiguous() && own->numel() == 2 * g.batch * g.queries &&
+                    shift->scalar_type() == at::kFloat && shift->is_contiguous() &&
+                    shift->numel() == g.batch * g.heads * g.queries,
+                "own, shift: expected contiguous int64 [B * Q, 2] and float32 [B, H, Q]");
+    g.own = own->const_data_ptr<int64_t>();
+    g.shift = shift->const_data_ptr<float>();
+  }
   return g;
 }
 
@@ -55,10 +64,11 @@ Gather gather(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s
 
 // Returns out [B, Q, H, D], in q's type, and the log-normalisers, float32 [B, H, Q] (+inf for rows without keys).
 std::tuple<Tensor, Tensor> gather_forward(const Tensor& q_, const Tensor& k_, const Tensor& v_, const Tensor& slots,
-                                          const Tensor& kept, double p, int64_t seed) {
+                                          const Tensor& kept, double p, int64_t seed, const std::optional<Tensor>& own,
+                                          const std::optional<Tensor>& shift) {
   check_gather(q_, k_, v_, slots, kept, p);
   const Tensor q = q_.contiguous(), k = k_.contiguous(), v = v_.contiguous();
-  Gather g = gather(q, k, v, slots, kept, p, seed);
+  Gather g = gather(q, k, v, slots, kept, p, seed, own, shift);
   Tensor out = at::empty({g.batch, g.queries, g.heads, g.width}, q.options());
   Tensor lse = at::empty({g.batch, g.heads, g.queries}, q.options().dtype(at::kFloat));
   g.out = out.mutable_data_ptr();
@@ -74,9 +84,11 @@ std::tuple<Tensor, Tensor> gather_forward(const Tensor& q_, const Tensor& k_, co
   return {out, lse};
 }
 
-std::tuple<Tensor, Tensor, Tensor> gather_backward(const Tensor& d_out_, const Tensor& q_, const Tensor& k_,
+// The gradients of q, k, v and shift; the last is empty without own lines.
+std::tuple<Tensor, Tensor, Tensor, Tensor> gather_backward(const Tensor& d_out_, const Tensor& q_, const Tensor& k_,
                                                    const Tensor& v_, const Tensor& slots, const Tensor& kept,
-                                                   const Tensor& out_, const Tensor& lse, double p, int64_t seed) {
+                                                   const Tensor& out_, const Tensor& lse, double p, int64_t seed,
+                                                   const std::optional<Tensor>& own, const std::optional<Tensor>& shift) {
   check_gather(q_, k_, v_, slots, kept, p);
   const Tensor d_out = d_out_.contiguous(), q = q_.contiguous(), k = k_.contiguous(), v = v_.contiguous();
   const Tensor out = out_.contiguous();
@@ -86,18 +98,20 @@ std::tuple<Tensor, Tensor, Tensor> gather_backward(const Tensor& d_out_, const T
   TORCH_CHECK(lse.scalar_type() == at::kFloat && lse.is_contiguous() && lse.numel() * q.size(3) == q.numel(),
               "lse: expected float32 [B, H, Q]");
   Tensor dq = at::empty_like(q), dk = at::zeros(k.sizes(), k.options().dtype(at::kFloat)), dv = at::zeros_like(dk);
-  Gather g = gather(q, k, v, slots, kept, p, seed);
+  Gather g = gather(q, k, v, slots, kept, p, seed, own, shift);
   g.out = const_cast<void*>(out.const_data_ptr());  // read
   g.lse = const_cast<float*>(lse.const_data_ptr<float>());
   g.d_out = d_out.const_data_ptr();
   g.dq = dq.mutable_data_ptr();
   g.dk = dk.mutable_data_ptr<float>();
   g.dv = dv.mutable_data_ptr<float>();
+  Tensor d_shift = at::empty(own ? lse.sizes() : at::IntArrayRef{0}, lse.options());
+  g.d_shift = d_shift.mutable_data_ptr<float>();
   at::parallel_for(0, g.batch * g.heads, 1, [&](int64_t begin, int64_t end) {
     std::vector<float> work(gather_work(g));
     for (int64_t head = begin; head < end; ++head) arithmetic().gather_backward(type_of(q), g, head, work.data());
   });
-  return {dq, dk.to(k.scalar_type()), dv.to(v.scalar_type())};
+  return {dq, dk.to(k.scalar_type()), dv.to(v.scalar_type()), d_shift};
 }
 
 }  // namespace lasformer

@@ -40,20 +40,31 @@ inline Type type_of(const Tensor& t) {
 
 // cached.cpp
 std::tuple<Tensor, Tensor> topk_indices(const Tensor& q, const Tensor& keys, const std::optional<Tensor>& table,
-                                        const Tensor& start, const Tensor& count, int64_t kappa);
-std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores, const Tensor& start, const Tensor& count, int64_t kappa);
+                                        const Tensor& start, const Tensor& count, int64_t kappa,
+                                        const std::optional<Tensor>& own);
+std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores, const Tensor& start, const Tensor& count, int64_t kappa,
+                                       const std::optional<Tensor>& own);
+// What is added to the scores of each row's own line, float32 [R, heads], and where it stands among the row's keys, int64
+// [R, 2]: the first one and their number. Undefined without own lines.
+struct Shift {
+  Tensor own, value;
+};
 Tensor attend_kept(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& slots, const Tensor& kept,
-                   int64_t heads, const std::optional<Tensor>& key_scales, const std::optional<Tensor>& value_scales);
+                   int64_t heads, const std::optional<Tensor>& key_scales, const std::optional<Tensor>& value_scales,
+                   const std::optional<Tensor>& own = std::nullopt, const std::optional<Tensor>& shift = std::nullopt);
 // Attention of all rows of an item over the keys from its start on. Scales: undefined, or of 8-bit keys and values.
 Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& key_scales,
-                    const Tensor& value_scales, const Tensor& start, const Tensor& count, int64_t heads);
+                    const Tensor& value_scales, const Tensor& start, const Tensor& count, int64_t heads,
+                    const Shift& shift);
 // Check that positions start to start + count - 1 of N entries are below `end`.
 void check_positions(const Tensor& start, const Tensor& count, int64_t n, int64_t end, int64_t kappa);
+// Own lines int64 [R, 2], the first position and the number of each row, within the allowed ones; null without.
+const int64_t* own_lines(const std::optional<Tensor>& own, const Tensor& start, const Tensor& count, int64_t rows);
 std::tuple<Tensor, Tensor> quantise_heads(const Tensor& x, int64_t heads);
 
 // dense.cpp
 Tensor dense_attention(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& start, const Tensor& count,
-                       int64_t heads);
+                       int64_t heads, const std::optional<Tensor>& own, const std::optional<Tensor>& shift);
 
 // packed.cpp
 Tensor packed_linear(const Tensor& x, const Tensor& weight, const Tensor& scale, const Tensor& sums, const Tensor& bias,
@@ -63,10 +74,10 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
 
 // step.cpp
 Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,
-                   TensorList gates, TensorList own, const Tensor& table, const Tensor& newest, const Tensor& start,
+                   TensorList biases, TensorList own, const Tensor& table, const Tensor& newest, const Tensor& start,
                    const Tensor& count, const Tensor& source_start, const Tensor& source_count, at::IntArrayRef kappas,
                    at::IntArrayRef outputs, at::IntArrayRef heads, int64_t end, bool pre_norm, int64_t activation,
-                   int64_t length, double eps);
+                   double eps);
 
 // beam.cpp
 std::tuple<Tensor, Tensor> top_candidates(const Tensor& lprobs, const std::optional<Tensor>& past, int64_t k);
@@ -78,10 +89,12 @@ Tensor dropout(const Tensor& x, const std::optional<Tensor>& added, double p, in
 
 // gather.cpp
 std::tuple<Tensor, Tensor> gather_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slots,
-                                          const Tensor& kept, double p, int64_t seed);
-std::tuple<Tensor, Tensor, Tensor> gather_backward(const Tensor& d_out, const Tensor& q, const Tensor& k, const Tensor& v,
+                                          const Tensor& kept, double p, int64_t seed, const std::optional<Tensor>& own,
+                                          const std::optional<Tensor>& shift);
+std::tuple<Tensor, Tensor, Tensor, Tensor> gather_backward(const Tensor& d_out, const Tensor& q, const Tensor& k, const Tensor& v,
                                                    const Tensor& slots, const Tensor& kept, const Tensor& out,
-                                                   const Tensor& lse, double p, int64_t seed);
+                                                   const Tensor& lse, double p, int64_t seed,
+                                                   const std::optional<Tensor>& own, const std::optional<Tensor>& shift);
 
 // rows.cpp
 Tensor log_softmax(const Tensor& scores);
@@ -90,5 +103,7 @@ void softmax_gradient(Tensor& weights, const Tensor& d_mean);
 Tensor mask_gradient(const Tensor& scores, const Tensor& lse, const Tensor& d_weights, const Tensor& delta,
                      const std::optional<Tensor>& mask, double most);
 void kept_gradient(Tensor& scores, Tensor& d_weights, const Tensor& lse, const Tensor& delta, const Tensor& keep);
+void shift_own(Tensor& scores, const Tensor& own, const Tensor& shift);
+Tensor sum_own(const Tensor& scores, const Tensor& own);
 
 }  // namespace lasformer

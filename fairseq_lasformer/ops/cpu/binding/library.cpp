@@ -30,30 +30,34 @@ TORCH_LIBRARY(fairseq_lasformer, m) {
   m.def("instructions_in_use() -> str", [] { return std::string(lasformer::arithmetic().name); });
   m.def("use_instructions(str name) -> str", use_instructions);
   m.def("borrowed_functions() -> str[]", lasformer::borrowed);
-  m.def("topk_indices(Tensor q, Tensor keys, Tensor? table, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
-  m.def("topk_scored(Tensor scores, Tensor start, Tensor count, int kappa) -> (Tensor, Tensor)");
+  m.def("topk_indices(Tensor q, Tensor keys, Tensor? table, Tensor start, Tensor count, int kappa,"
+        " Tensor? own=None) -> (Tensor, Tensor)");
+  m.def("topk_scored(Tensor scores, Tensor start, Tensor count, int kappa, Tensor? own=None) -> (Tensor, Tensor)");
   m.def("attend_kept(Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor kept, int heads,"
-        " Tensor? key_scales=None, Tensor? value_scales=None) -> Tensor");
+        " Tensor? key_scales=None, Tensor? value_scales=None, Tensor? own=None, Tensor? shift=None) -> Tensor");
   m.def("quantise_heads(Tensor x, int heads) -> (Tensor, Tensor)");
   m.def("packed_linear(Tensor x, Tensor weight, Tensor scale, Tensor sums, Tensor bias, int outputs) -> Tensor");
   m.def("activate(Tensor x, int activation) -> Tensor");
   m.def("layer_norm(Tensor x, Tensor weight, Tensor bias, float eps) -> Tensor");
   m.def("log_softmax(Tensor scores) -> Tensor");
-  m.def("dense_attention(Tensor q, Tensor keys, Tensor values, Tensor start, Tensor count, int heads) -> Tensor");
+  m.def("dense_attention(Tensor q, Tensor keys, Tensor values, Tensor start, Tensor count, int heads,"
+        " Tensor? own=None, Tensor? shift=None) -> Tensor");
   m.def("top_candidates(Tensor lprobs, Tensor? past, int k) -> (Tensor, Tensor)");
-  m.def("decode_step(Tensor x, Tensor[] norms, Tensor[] linears, Tensor[] stores, Tensor[] given, Tensor[] gates,"
+  m.def("decode_step(Tensor x, Tensor[] norms, Tensor[] linears, Tensor[] stores, Tensor[] given, Tensor[] biases,"
         " Tensor[] own, Tensor table, Tensor newest, Tensor start, Tensor count, Tensor source_start,"
-        " Tensor source_count, int[] kappas, int[] outputs, int[] heads, int end, bool pre_norm, int activation, int length, float eps) -> Tensor");
-  m.def("gather_forward(Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, float dropout, int seed)"
-        " -> (Tensor, Tensor)");
+        " Tensor source_count, int[] kappas, int[] outputs, int[] heads, int end, bool pre_norm, int activation, float eps) -> Tensor");
+  m.def("gather_forward(Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, float dropout, int seed,"
+        " Tensor? own=None, Tensor? shift=None) -> (Tensor, Tensor)");
   m.def("gather_backward(Tensor d_out, Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, Tensor out, Tensor lse,"
-        " float dropout, int seed) -> (Tensor, Tensor, Tensor)");
+        " float dropout, int seed, Tensor? own=None, Tensor? shift=None) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("dropout(Tensor x, Tensor? added, float p, int seed) -> Tensor");
   m.def("row_softmax(Tensor(a!) scores, Tensor? mask, Tensor(b!)? mean, float share) -> Tensor");
   m.def("softmax_gradient(Tensor(a!) weights, Tensor d_mean) -> ()");
   m.def("mask_gradient(Tensor scores, Tensor lse, Tensor d_weights, Tensor delta, Tensor? allowed, float most)"
         " -> Tensor");
   m.def("kept_gradient(Tensor(a!) scores, Tensor(b!) d_weights, Tensor lse, Tensor delta, Tensor keep) -> ()");
+  m.def("shift_own(Tensor(a!) scores, Tensor own, Tensor shift) -> ()");
+  m.def("sum_own(Tensor scores, Tensor own) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {
@@ -75,4 +79,6 @@ TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {
   m.impl("softmax_gradient", &lasformer::softmax_gradient);
   m.impl("mask_gradient", &lasformer::mask_gradient);
   m.impl("kept_gradient", &lasformer::kept_gradient);
+  m.impl("shift_own", &lasformer::shift_own);
+  m.impl("sum_own", &lasformer::sum_own);
 }

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels.h"
@@ -104,6 +105,52 @@ Tensor mask_gradient(const Tensor& scores, const Tensor& lse, const Tensor& d_we
     arithmetic().mask_gradient(b, all, norms, d_all, deltas, static_cast<float>(most), out, begin, end);
   });
   return sums;
+}
+
+// Own lines int64 [B, R, 2] of the rows of scores [B, H, R, N].
+const int64_t* check_own(const Tensor& scores, const Tensor& own) {
+  check_block(scores, "scores");
+  TORCH_CHECK(own.scalar_type() == at::kLong && own.is_contiguous() && own.numel() == 2 * scores.size(0) * scores.size(2),
+              "own: expected contiguous int64 [B, R, 2]");
+  return own.const_data_ptr<int64_t>();
+}
+
+// Visit the scores of each row's own line: visit(row of all heads, its first score, their number).
+template <typename Visit>
+void each_own(const Tensor& scores, const Tensor& own, Visit visit) {
+  const int64_t heads = scores.size(1), rows = scores.size(2), keys = scores.size(3);
+  const int64_t* lines = check_own(scores, own);
+  at::parallel_for(0, scores.size(0) * heads * rows, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t at = begin; at < end; ++at) {
+      const int64_t* line = lines + 2 * (at / (heads * rows) * rows + at % rows);
+      const int64_t first = std::clamp<int64_t>(line[0], 0, keys), stop = std::clamp<int64_t>(line[0] + line[1], first, keys);
+      visit(at, at * keys + first, stop - first);
+    }
+  });
+}
+
+// Add shift [B, H, R] to the scores [B, H, R, N] of each row's own line.
+void shift_own(Tensor& scores, const Tensor& own, const Tensor& shift) {
+  TORCH_CHECK(shift.scalar_type() == at::kFloat && shift.is_contiguous() && shift.numel() * scores.size(3) == scores.numel(),
+              "shift: expected contiguous float32 [B, H, R]");
+  auto* all = scores.mutable_data_ptr<float>();
+  const auto* added = shift.const_data_ptr<float>();
+  each_own(scores, own, [&](int64_t at, int64_t from, int64_t n) {
+    for (int64_t j = 0; j < n; ++j) all[from + j] += added[at];
+  });
+}
+
+// Sum of the scores [B, H, R, N] of each row's own line, [B, H, R].
+Tensor sum_own(const Tensor& scores, const Tensor& own) {
+  Tensor out = at::empty({scores.size(0), scores.size(1), scores.size(2)}, scores.options());
+  auto* sums = out.mutable_data_ptr<float>();
+  const auto* all = scores.const_data_ptr<float>();
+  each_own(scores, own, [&](int64_t at, int64_t from, int64_t n) {
+    float sum = 0.f;
+    for (int64_t j = 0; j < n; ++j) sum += all[from + j];
+    sums[at] = sum;
+  });
+  return out;
 }
 
 // scores become the weights P, d_weights (dO . V) the gradient of the scores, P (dO . V - delta).

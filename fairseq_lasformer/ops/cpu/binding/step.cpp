@@ -5,6 +5,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <cmath>
@@ -28,6 +29,7 @@ constexpr int64_t kAsBelow = 0, kEvery = -1, kGiven = -2;
 
 struct Slots {
   Tensor slots, counts;  // undefined: every key from start on
+  bool chosen = false;   // selected, and so beginning with the row's own line, if there are own lines
 };
 
 // Write this step's part of every row, [R, from : from + W], into the newest slots of a store [N, C, W]; scales: those
@@ -57,14 +59,14 @@ void append(const Tensor& rows, int64_t from, const Tensor& store, const Tensor&
   });
 }
 
-// Columns from : from + n of x [R, W], times a factor of each row.
-Tensor columns(const Tensor& x, int64_t from, int64_t n, const std::vector<float>& factor) {
+// Columns from : from + n of x [R, W].
+Tensor columns(const Tensor& x, int64_t from, int64_t n) {
   Tensor out = at::empty({x.size(0), n}, x.options());
   const auto* source = x.const_data_ptr<float>();
   auto* to = out.mutable_data_ptr<float>();
   at::parallel_for(0, x.size(0), grain(4 * n), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      for (int64_t i = 0; i < n; ++i) to[r * n + i] = source[r * x.size(1) + from + i] * factor[r];
+      std::copy_n(source + r * x.size(1) + from, n, to + r * n);
     }
   });
   return out;
@@ -72,19 +74,32 @@ Tensor columns(const Tensor& x, int64_t from, int64_t n, const std::vector<float
 
 class Step {
  public:
-  Step(TensorList norms, TensorList linears, TensorList stores, TensorList given, TensorList gates, TensorList own,
+  Step(TensorList norms, TensorList linears, TensorList stores, TensorList given, TensorList biases, TensorList own,
        at::IntArrayRef outputs, at::IntArrayRef kappas, at::IntArrayRef heads, const Tensor& table,
        const Tensor& newest, const Tensor& start, const Tensor& count, const Tensor& source_start, const Tensor& source_count, int64_t end, bool pre_norm,
-       Activation activation, int64_t length, double eps)
-      : norms_(norms), linears_(linears), stores_(stores), given_(given), gates_(gates), own_(own), outputs_(outputs),
+       Activation activation, double eps)
+      : norms_(norms), linears_(linears), stores_(stores), given_(given), biases_(biases), outputs_(outputs),
         kappas_(kappas), heads_(heads), table_(table.slice(1, 0, end)), newest_(newest), start_(start), count_(count),
         source_start_(source_start), source_count_(source_count), end_(end), pre_norm_(pre_norm),
         activation_(activation), eps_(static_cast<float>(eps)) {
     const int64_t rows = table.size(0);
-    sharpened_ = factors(count, rows / count.numel(), length);
-    source_sharpened_ = factors(source_count, rows / source_count.numel(), length);
-    plain_.assign(rows, 1.f);
     every_ = {table_, count.to(at::kInt).repeat_interleave(rows / count.numel())};
+    if (biases.empty()) return;
+    for (int side = 0; side < 2; ++side) {
+      const Tensor& number = side ? source_count : count;
+      own_[side] = at::stack({own[2 * side], own[2 * side + 1]}, 1).contiguous();
+      // among the keys of a range, an own line stands from the first one on; among selected keys, it comes first
+      of_range_[side] = own_[side].clone();
+      if (side) of_range_[1].select(1, 0).sub_(source_start.repeat_interleave(rows / source_start.numel()));
+      of_chosen_[side] = own_[side].clone();
+      of_chosen_[side].select(1, 0).zero_();
+      const Tensor others = number.repeat_interleave(rows / number.numel()).sub(own[2 * side + 1]);
+      logs_[side].resize(rows);
+      for (int64_t r = 0; r < rows; ++r) {
+        const auto n = static_cast<double>(std::max<int64_t>(1, others.const_data_ptr<int64_t>()[r]));
+        logs_[side][r] = static_cast<float>(arithmetic().logarithm(n));
+      }
+    }
   }
 
   Tensor run(Tensor x) {
@@ -97,17 +112,6 @@ class Step {
   }
 
  private:
-  static std::vector<float> factors(const Tensor& count, int64_t beam, int64_t length) {
-    std::vector<float> found;
-    const double least = length ? arithmetic().logarithm(static_cast<double>(length)) : 1.;
-    const auto* n = count.const_data_ptr<int64_t>();
-    for (int64_t i = 0; i < count.numel(); ++i) {
-      const auto keys = static_cast<double>(std::max(n[i], length));
-      found.insert(found.end(), beam, length ? static_cast<float>(arithmetic().logarithm(keys) / least) : 1.f);
-    }
-    return found;
-  }
-
   const Tensor& store(int64_t layer, int64_t which) const { return stores_[layer * kStores + which]; }
 
   bool has(int64_t layer, int64_t which) const { return linears_[(layer * kLinears + which) * 4].numel() > 0; }
@@ -143,33 +147,40 @@ class Step {
     const int64_t kappa = kappas_[2 * layer + cross], end = cross ? store(layer, kSourceKey).size(1) : end_;
     if (kappa == kAsBelow) return;
     if (kappa == kGiven) {
-      kept = {given_[4 * layer + 2 * cross], given_[4 * layer + 2 * cross + 1]};
+      kept = {given_[4 * layer + 2 * cross], given_[4 * layer + 2 * cross + 1], true};
     } else if (kappa == kEvery || kappa >= kOne || end <= kMinKeys) {
       kept = cross ? Slots{} : every_;
-    } else if (cross) {
-      std::tie(kept.slots, kept.counts) =
-          topk_indices(q, store(layer, kSourceSelectorKey), std::nullopt, source_start_, source_count_, kappa);
     } else {
-      std::tie(kept.slots, kept.counts) = topk_indices(q, store(layer, kSelectorKey), table_, start_, count_, kappa);
+      kept.chosen = true;
+      const auto own = biases_.empty() ? std::nullopt : std::optional<Tensor>(own_[cross]);
+      std::tie(kept.slots, kept.counts) =
+          cross ? topk_indices(q, store(layer, kSourceSelectorKey), std::nullopt, source_start_, source_count_, kappa, own)
+                : topk_indices(q, store(layer, kSelectorKey), table_, start_, count_, kappa, own);
     }
   }
 
-  // Attention to the own line, plus that to the kept keys, `out` [R, heads * D], times the factor of each head.
-  Tensor with_own_line(int64_t layer, bool cross, Tensor out, const Tensor& q) const {
-    if (gates_.empty()) return out;
+  // What is added to the scores of each row's own line, instead of bias - log(number of others) to those of the others.
+  Shift shift(int64_t layer, bool cross, const Slots& kept) const {
+    if (biases_.empty()) return {};
+    const auto* bias = biases_[2 * layer + cross].const_data_ptr<float>();
+    const int64_t rows = table_.size(0), heads = heads_[cross];
+    Tensor value = at::empty({rows, heads}, biases_[0].options());
+    auto* to = value.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < rows * heads; ++i) to[i] = logs_[cross][i / heads] - bias[i % heads];
+    return {kept.chosen ? of_chosen_[cross] : of_range_[cross], value};
+  }
+
+  Tensor attend(int64_t layer, bool cross, const Tensor& q, const Slots& kept) const {
     const int64_t key = cross ? kSourceKey : kKey, key_scale = cross ? kSourceKeyScale : kKeyScale;
-    Tensor own = attend_kept(q, store(layer, key), store(layer, key + 1), own_[2 * cross], own_[2 * cross + 1],
-                             heads_[cross], store(layer, key_scale), store(layer, key_scale + 1));
-    const auto* gate = gates_[2 * layer + cross].const_data_ptr<float>();
-    const auto* kept = out.const_data_ptr<float>();
-    auto* sum = own.mutable_data_ptr<float>();
-    const int64_t width = out.size(1), head_width = width / heads_[cross];
-    at::parallel_for(0, out.size(0), grain(4 * width), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin * width; i < end * width; ++i) {
-        sum[i] = std::fma(gate[i % width / head_width], kept[i], sum[i]);
-      }
-    });
-    return own;
+    const Tensor &keys = store(layer, key), &values = store(layer, key + 1);
+    const Tensor &key_scales = store(layer, key_scale), &value_scales = store(layer, key_scale + 1);
+    const Shift added = shift(layer, cross, kept);
+    if (!kept.slots.defined()) {
+      return attend_range(q, keys, values, key_scales, value_scales, source_start_, source_count_, heads_[1], added);
+    }
+    const auto given = [](const Tensor& t) { return t.defined() ? std::optional<Tensor>(t) : std::nullopt; };
+    return attend_kept(q, keys, values, kept.slots, kept.counts, heads_[cross], key_scales, value_scales,
+                       given(added.own), given(added.value));
   }
 
   static Tensor scaled(Tensor q) { return q.mul_(std::pow(static_cast<double>(q.size(1)), -0.5)); }
@@ -184,12 +195,11 @@ class Step {
       const Tensor selector = linear(l, kSelfSelector, y);
       const int64_t narrow = selector.size(1) / 2;
       append(selector, narrow, store(l, kSelectorKey), newest_);
-      query = scaled(columns(selector, 0, narrow, plain_));
+      query = scaled(columns(selector, 0, narrow));
     }
     choose(l, false, query, kept);
-    const Tensor q = columns(all, 0, width, sharpened_);
-    const Tensor out = with_own_line(l, false, attend_kept(q, store(l, kKey), store(l, kValue), kept.slots, kept.counts,
-                                                           heads_[0], store(l, kKeyScale), store(l, kValueScale)), q);
+    const Tensor q = columns(all, 0, width);
+    const Tensor out = attend(l, false, q, kept);
     return after(l, kSelfNorm, linear(l, kSelfOut, out, {Activation::kNone, x.const_data_ptr<float>()}));
   }
 
@@ -198,14 +208,7 @@ class Step {
     Tensor query;
     if (has(l, kCrossSelector)) query = scaled(linear(l, kCrossSelector, y));
     choose(l, true, query, kept);
-    const Tensor projected = linear(l, kCrossQ, y);
-    const Tensor q = columns(projected, 0, projected.size(1), source_sharpened_);
-    const Tensor &keys = store(l, kSourceKey), &values = store(l, kSourceValue);
-    const Tensor &key_scales = store(l, kSourceKeyScale), &value_scales = store(l, kSourceValueScale);
-    Tensor out = kept.slots.defined()
-                     ? attend_kept(q, keys, values, kept.slots, kept.counts, heads_[1], key_scales, value_scales)
-                     : attend_range(q, keys, values, key_scales, value_scales, source_start_, source_count_, heads_[1]);
-    out = with_own_line(l, true, out, q);
+    const Tensor out = attend(l, true, linear(l, kCrossQ, y), kept);
     return after(l, kCrossNorm, linear(l, kCrossOut, out, {Activation::kNone, x.const_data_ptr<float>()}));
   }
 
@@ -214,7 +217,7 @@ class Step {
     return after(l, kFinalNorm, linear(l, kFc2, inner, {Activation::kNone, x.const_data_ptr<float>()}));
   }
 
-  TensorList norms_, linears_, stores_, given_, gates_, own_;
+  TensorList norms_, linears_, stores_, given_, biases_;
   at::IntArrayRef outputs_, kappas_, heads_;
   const Tensor table_;
   const Tensor &newest_, &start_, &count_, &source_start_, &source_count_;
@@ -222,22 +225,25 @@ class Step {
   const bool pre_norm_;
   const Activation activation_;
   const float eps_;
-  std::vector<float> sharpened_, source_sharpened_, plain_;
   Slots every_;
+  // of the translation and of the source: the positions of own lines, and where they stand among the keys that are read;
+  // the logarithm of each row's number of other keys
+  Tensor own_[2], of_range_[2], of_chosen_[2];
+  std::vector<float> logs_[2];
 };
 
 }  // namespace
 
 // x [R, d] -> [R, d]. start, count: per item or per row; if per row, rows of an item are consecutive positions, each of
 // which sees the earlier ones. heads: of self- and cross-attention; outputs: of each of `linears`; end: of the table's
-// positions; length: see SelectedAttention.sharpened.
-// gates: of the heads of self- and cross-attention, [heads] each, two for each layer, or none; own: with them, slots
-// [R, n] and counts [R] of the keys of each row's own line in the translation and in the source.
+// positions.
+// biases: b_h of the heads of self- and cross-attention, [heads] each, two for each layer, or none; own: with them, the
+// first position and the number of the keys of each row's own line, int64 [R] each, in the translation and in the source.
 Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,
-                   TensorList gates, TensorList own, const Tensor& table, const Tensor& newest, const Tensor& start, const Tensor& count,
+                   TensorList biases, TensorList own, const Tensor& table, const Tensor& newest, const Tensor& start, const Tensor& count,
                    const Tensor& source_start, const Tensor& source_count, at::IntArrayRef kappas,
                    at::IntArrayRef outputs, at::IntArrayRef heads, int64_t end, bool pre_norm, int64_t activation,
-                   int64_t length, double eps) {
+                   double eps) {
   TORCH_CHECK(activation >= 0 && activation <= static_cast<int64_t>(Activation::kSwish), "activation: unknown");
   const auto layers = static_cast<int64_t>(norms.size()) / (2 * kNorms);
   TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kFloat && x.is_contiguous(), "x: expected contiguous float32 [R, d]");
@@ -250,11 +256,14 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
   TORCH_CHECK(expected(linears.size(), 4 * kLinears) && expected(stores.size(), kStores) && expected(given.size(), 4) &&
                   expected(kappas.size(), 2) && expected(outputs.size(), kLinears) && heads.size() == 2,
               "lists: expected entries for ", layers, " layers");
-  TORCH_CHECK((gates.empty() && own.empty()) || (expected(gates.size(), 2) && own.size() == 4),
-              "gates, own: expected factors for ", layers, " layers and the keys of lines, or neither");
-  for (size_t i = 0; i < gates.size(); ++i) {
-    TORCH_CHECK(gates[i].scalar_type() == at::kFloat && gates[i].is_contiguous() && gates[i].numel() == heads[i % 2],
-                "gates: expected contiguous float32 [heads]");
+  TORCH_CHECK((biases.empty() && own.empty()) || (expected(biases.size(), 2) && own.size() == 4),
+              "biases, own: expected those of ", layers, " layers and the keys of lines, or neither");
+  for (size_t i = 0; i < biases.size(); ++i) {
+    TORCH_CHECK(biases[i].scalar_type() == at::kFloat && biases[i].is_contiguous() && biases[i].numel() == heads[i % 2],
+                "biases: expected contiguous float32 [heads]");
+  }
+  for (const Tensor& t : own) {
+    TORCH_CHECK(t.scalar_type() == at::kLong && t.numel() == x.size(0), "own: expected int64 [R]");
   }
   for (size_t i = 0; i < stores.size(); ++i) {
     const Tensor& t = stores[i];
@@ -274,8 +283,8 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
                   "stores: 8-bit keys and values need scales [N, C, heads]");
     }
   }
-  return Step(norms, linears, stores, given, gates, own, outputs, kappas, heads, table, newest, start, count, source_start,
-              source_count, end, pre_norm, static_cast<Activation>(activation), length, eps)
+  return Step(norms, linears, stores, given, biases, own, outputs, kappas, heads, table, newest, start, count, source_start,
+              source_count, end, pre_norm, static_cast<Activation>(activation), eps)
       .run(x);
 }
 

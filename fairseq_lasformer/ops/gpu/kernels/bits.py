@@ -21,12 +21,23 @@ BLOCKS = {256: 1, 512: 1, 1024: 1, 2048: 2, 4096: 4, 8192: 8}
 SPLIT = 1024  # with a causal mask, earlier rows take smaller blocks, but none smaller than this
 TILE = 128
 TILE_ELEMENTS = 8192  # per tile of queries or keys
-_CHANGING = ["n_rows", "n_seen", "first_row", "last", "padded", "padding_stride", "bits_stride", "batch_stride"]
+_CHANGING = [
+    "n_rows",
+    "n_seen",
+    "first_row",
+    "last",
+    "padded",
+    "padding_stride",
+    "bits_stride",
+    "batch_stride",
+    "line_batch",
+]
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_seen", "last", "key_batch", "query_batch"])
+@triton.jit(do_not_specialize=["n_rows", "n_seen", "last", "key_batch", "query_batch", "line_batch"])
 def _products(
-    q, k, scores, scale, query_batch, key_batch, query_stride, key_stride, row_stride, n_rows, n_seen, last, width,
+    q, k, scores, lines, scale, query_batch, key_batch, query_stride, key_stride, row_stride, line_batch,
+    n_rows, n_seen, last, width, OWN: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Store a tile of the scores of a block of queries; tiles that no query of it may attend to are left out."""
@@ -40,6 +51,11 @@ def _products(
         at = k + batch * key_batch + j.to(tl.int64)[:, None] * key_stride + d[None, :]
         key = tl.load(at, mask=(j < n_seen)[:, None] & inside, other=0.0)
         product = tl.dot(query, tl.trans(key), input_precision="tf32x3") * scale
+        if OWN:  # above all others: they are kept besides
+            line = lines + batch * line_batch + 2 * i
+            first = tl.load(line, mask=i < n_rows, other=0)[:, None]
+            after = first + tl.load(line + 1, mask=i < n_rows, other=0)[:, None]
+            product = tl.where((j[None, :] >= first) & (j[None, :] < after), float("inf"), product)
         to = scores + batch * n_rows * row_stride + (i[:, None] * row_stride + j[None, :])  # below 2^31, see blocks
         tl.store(to, product, mask=(i < n_rows)[:, None] & (j < n_seen)[None, :])
 
@@ -47,9 +63,9 @@ def _products(
 # blocks of queries begin anywhere; without this, each alignment of their addresses would compile a kernel
 @triton.jit(do_not_specialize=_CHANGING, do_not_specialize_on_alignment=["padding", "bits"])
 def _bits(
-    scores, padding, bits, kappa,
+    scores, padding, bits, kappa, lines, line_batch,
     row_stride, n_rows, n_seen, first_row, last, padded, padding_stride, batch_stride, bits_stride,
-    WHOLE: tl.constexpr, BLOCK: tl.constexpr,
+    OWN: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store the bits of a row of a block of queries; with WHOLE, the keys that it may attend to are one block."""
     row, batch = first_row + tl.program_id(0), tl.program_id(1)
@@ -69,7 +85,10 @@ def _bits(
             total, squares = total + more[0], squares + more[1]
             if padded > 0:
                 number += tl.sum((others == others).to(tl.int32), 0)
-    keep = _keep(number, tl.load(kappa))
+    own = 0
+    if OWN:
+        own = tl.load(lines + batch.to(tl.int64) * line_batch + 2 * row + 1).to(tl.int32)
+    keep = own + _keep(number - own, tl.load(kappa))
     threshold, exact, rest = _threshold(
         x, scores, padding, padded, 0, stop, number, keep, total, squares, WHOLE, BLOCK
     )  # fmt: skip
@@ -93,12 +112,13 @@ def _packed(bits, chosen, begin, n_seen, BLOCK: tl.constexpr):
     tl.store(bits + w, tl.sum(lanes, 1), mask=w < (n_seen + 31) // 32)
 
 
-def products(sel_q: Tensor, sel_k: Tensor, last: int) -> Tensor:
+def products(sel_q: Tensor, sel_k: Tensor, last: int, lines: Tensor | None = None) -> Tensor:
     """Compute the scores S_s of a block of queries (eq 1).
 
     Args:
         sel_q, sel_k: [B, rows or K, S], of one type, with any strides except along S.
         last: row r may attend to keys 0 to ``last + r`` only, see :data:`ANY`.
+        lines: first key and number of keys of each row's own line, int64 [B, rows, 2]; their scores become infinite.
 
     Returns:
         float32 [B, rows, K], aligned as :func:`store_bits` requires; tiles that no row may attend to are undefined.
@@ -109,13 +129,17 @@ def products(sel_q: Tensor, sel_k: Tensor, last: int) -> Tensor:
     row_stride = triton.cdiv(n_seen, ALIGNED) * ALIGNED
     scores = torch.empty(n_batch, n_rows, row_stride, dtype=torch.float32, device=sel_q.device)
     _products[triton.cdiv(n_seen, tile), triton.cdiv(n_rows, tile), n_batch](
-        sel_q, sel_k, scores, width**-0.5, sel_q.stride(0), sel_k.stride(0), sel_q.stride(1), sel_k.stride(1),
-        row_stride, n_rows, n_seen, last, width, ROWS=tile, KEYS=tile, WIDTH=padded, num_warps=8 if tile == TILE else 4,
+        sel_q, sel_k, scores, scores if lines is None else lines, width**-0.5, sel_q.stride(0), sel_k.stride(0),
+        sel_q.stride(1), sel_k.stride(1), row_stride, 0 if lines is None else lines.stride(0),
+        n_rows, n_seen, last, width, OWN=lines is not None, ROWS=tile, KEYS=tile, WIDTH=padded,
+        num_warps=8 if tile == TILE else 4,
     )  # fmt: skip
     return scores[..., :n_seen]
 
 
-def store_bits(scores: Tensor, padding: Tensor | None, last: int, kappa: Tensor, bits: Tensor) -> None:
+def store_bits(
+    scores: Tensor, padding: Tensor | None, last: int, kappa: Tensor, bits: Tensor, lines: Tensor | None = None
+) -> None:
     """Select the kept keys of a block of queries.
 
     Args:
@@ -124,14 +148,16 @@ def store_bits(scores: Tensor, padding: Tensor | None, last: int, kappa: Tensor,
         last: row r may attend to keys 0 to ``last + r`` only, see :data:`ANY`.
         kappa: fraction of keys to keep, in millionths, int64 [].
         bits: int32 [B, rows, >= ceil(K / 32)], the result; words from ceil(K / 32) on are unchanged.
+        lines: see :func:`products`; these keys are kept besides.
     """
     n_batch, n_rows, n_seen = scores.shape
     given = (bits if padding is None else padding.contiguous()).view(torch.uint8)
     for rows, block, whole in _groups(n_rows, n_seen, last):
         _bits[(rows.stop - rows.start, n_batch)](
-            scores, given, bits, kappa, scores.stride(1), n_rows, n_seen, rows.start, last,
+            scores, given, bits, kappa, bits if lines is None else lines, 0 if lines is None else lines.stride(0),
+            scores.stride(1), n_rows, n_seen, rows.start, last,
             0 if padding is None else n_seen, given.stride(0), bits.stride(0), bits.stride(1),
-            WHOLE=whole, BLOCK=block, num_warps=BLOCKS[block],
+            OWN=lines is not None, WHOLE=whole, BLOCK=block, num_warps=BLOCKS[block],
         )  # fmt: skip
 
 
@@ -159,4 +185,6 @@ def select_block(
     first = start + sel_k.size(1) - n_queries
     seen = min(sel_k.size(1), first + sel_q.size(1)) if mask.causal else sel_k.size(1)
     last = first if mask.causal else ANY
-    store_bits(products(sel_q, sel_k[:, :seen], last), mask.key_padding, last, kappa, bits)
+    rows = slice(start, start + sel_q.size(1))
+    lines = None if mask.own is None else mask.own.pairs(rows)
+    store_bits(products(sel_q, sel_k[:, :seen], last, lines), mask.key_padding, last, kappa, bits, lines)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fairseq_lasformer.ops.backends import current
 from fairseq_lasformer.ops.gpu.kernels.select import select
 from fairseq_lasformer.ops.gpu.kernels.threshold import ALIGNED
-from fairseq_lasformer.ops.types import KeptKeys, KeyIndex
+from fairseq_lasformer.ops.types import KeptKeys, KeyIndex, OwnLines, OwnShift
 
 SCORE_BLOCK = 128
 SCORE_PROGRAMS = 264  # two for each multiprocessor of a large GPU
@@ -26,7 +26,7 @@ PROGRAMS = 1056  # enough to fill a large GPU; with fewer rows and heads, each r
 @triton.jit(do_not_specialize=["table_stride", "end"])
 def _score(
     q, keys, table, start, n_keys, scores,
-    query_stride, item_stride, row_stride, table_stride, scale, width, end, beam, together,
+    query_stride, item_stride, row_stride, table_stride, scale, width, end, beam, together, each,
     TABLE: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Store scores[r, j] = scale q[r] . keys[slot(r, j)], -inf where position j is not allowed.
@@ -37,8 +37,8 @@ def _score(
     first_row = tl.program_id(0).to(tl.int64) * together
     item = first_row // beam
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    first = tl.load(start + item)
-    allowed = (j >= first) & (j < first + tl.load(n_keys + item))
+    first = tl.load(start + first_row // each)
+    allowed = (j >= first) & (j < first + tl.load(n_keys + first_row // each))
     slot = j
     if TABLE:
         slot = tl.load(table + first_row * table_stride + j, mask=allowed, other=0)
@@ -59,11 +59,43 @@ def _score(
         tl.store(scores + row * row_stride + j, tl.where(allowed, score, float("-inf")), mask=j < end)
 
 
+@triton.jit(do_not_specialize=["slot_stride", "room"])
+def _after_own(
+    first,
+    count,
+    table,
+    slots,
+    kept,
+    to,
+    number,
+    table_stride,
+    slot_stride,
+    room,
+    TABLE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Store the slots of a row's own line, and after them those kept."""
+    row = tl.program_id(0).to(tl.int64)
+    begin, own = tl.load(first + row).to(tl.int32), tl.load(count + row).to(tl.int32)
+    more = tl.load(kept + row)
+    to += row * room
+    tl.store(number + row, own + more)
+    for i in range(0, own, BLOCK):
+        n = i + tl.arange(0, BLOCK)
+        slot = begin + n
+        if TABLE:
+            slot = tl.load(table + row * table_stride + slot, mask=n < own, other=0)
+        tl.store(to + n, slot, mask=n < own)
+    for i in range(0, more, BLOCK):
+        n = i + tl.arange(0, BLOCK)
+        tl.store(to + own + n, tl.load(slots + row * slot_stride + n, mask=n < more, other=0), mask=n < more)
+
+
 @triton.jit
 def _attend(
-    q, keys, values, slots, kept, part, top, total,
+    q, keys, values, slots, kept, own_first, own_count, shift, part, top, total,
     query_stride, item_stride, slot_stride, scale, head_width, beam, splits,
-    BLOCK: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
+    OWN: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Process one split of a row's kept keys, one head: weighted sum of values, maximum and sum of weights.
 
@@ -83,6 +115,10 @@ def _attend(
     query = tl.load(q + row.to(tl.int64) * query_stride + at, mask=inside, other=0.0).to(tl.float32) * scale
     store = item.to(tl.int64) * item_stride
     slots += row.to(tl.int64) * slot_stride
+    if OWN:
+        line = tl.load(own_first + row).to(tl.int32)
+        after = line + tl.load(own_count + row).to(tl.int32)
+        added = tl.load(shift + row.to(tl.int64) * n_heads + head)
     high = tl.full([], -1e30, tl.float32)
     sums = tl.zeros([], tl.float32)
     acc = tl.zeros([WIDTH], tl.float32)
@@ -94,7 +130,10 @@ def _attend(
         mask = valid[:, None] & inside[None, :]
         key = tl.load(keys + address, mask=mask, other=0.0).to(tl.float32)
         value = tl.load(values + address, mask=mask, other=0.0).to(tl.float32)
-        score = tl.where(valid, tl.sum(key * query[None, :], 1), -1e30)
+        score = tl.sum(key * query[None, :], 1)
+        if OWN:
+            score += tl.where((n >= line) & (n < after), added, 0.0)
+        score = tl.where(valid, score, -1e30)
         new = tl.maximum(high, tl.max(score, 0))
         weight = tl.where(valid, tl.exp(score - new), 0.0)
         fade = tl.exp(high - new)
@@ -148,23 +187,47 @@ def smallest_step(device: torch.device) -> None:
         topk_indices(q, keys, KeyIndex(None, one, one, 16), 1)
 
 
-def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int) -> KeptKeys:
+def topk_indices(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int, own: OwnLines | None = None) -> KeptKeys:
     """Select the kept keys of one decoding step; arguments and result as in ``reference.topk_indices``."""
+    if own is None:
+        return _topk(q, keys, paths, kappa, q.size(0) // keys.size(0))
+    # the others, one after another: a table without the own line, and an index for each row
+    n_rows, device = q.size(0), q.device
+    position = torch.arange(paths.end, device=device)
+    position = position + (position >= own.first[:, None]) * own.n_keys[:, None]
+    table = position.int() if paths.table is None else paths.table.gather(1, position.clamp_max(paths.end - 1))
+    start, n_keys = (t.repeat_interleave(n_rows // t.numel()) for t in paths[1:3])
+    kept = _topk(q, keys, KeyIndex(table, start, n_keys - own.n_keys, paths.end), kappa, 1)
+    room = paths.end + kept.indices.size(1)
+    slots = torch.full((n_rows, room), -1, dtype=torch.int32, device=device)
+    number = torch.empty_like(kept.counts)
+    given, stride = (slots, 0) if paths.table is None else (paths.table, paths.table.stride(0))
+    _after_own[(n_rows,)](
+        own.first, own.n_keys, given, *kept, slots, number, stride, kept.indices.stride(0), room,
+        TABLE=paths.table is not None, BLOCK=SCORE_BLOCK,
+    )  # fmt: skip
+    return KeptKeys(slots, number)
+
+
+def _topk(q: Tensor, keys: Tensor, paths: KeyIndex, kappa: int, each: int) -> KeptKeys:
+    """Select the kept keys; start and number of the index are those of ``each`` rows."""
     n_rows, width = q.shape
     beam, end = n_rows // keys.size(0), paths.end
     scores = torch.empty(n_rows, triton.cdiv(end, ALIGNED) * ALIGNED, device=q.device)[:, :end]
     table, blocks = scores if paths.table is None else paths.table, triton.cdiv(end, SCORE_BLOCK)
     # one after the other, rows of an item take longer: only where programs are many
-    together = beam if keys.size(0) * blocks >= SCORE_PROGRAMS else 1
+    together = beam if each > 1 and keys.size(0) * blocks >= SCORE_PROGRAMS else 1
     _score[(n_rows // together, blocks)](
         q, keys, table, paths.start, paths.n_keys, scores, q.stride(0), keys.stride(0), scores.stride(0),
-        0 if paths.table is None else table.stride(0), width**-0.5, width, end, beam, together,
+        0 if paths.table is None else table.stride(0), width**-0.5, width, end, beam, together, each,
         TABLE=paths.table is not None, BLOCK=SCORE_BLOCK, WIDTH=triton.next_power_of_2(width),
     )  # fmt: skip
-    return select(scores, paths, beam, kappa)
+    return select(scores, paths, each, kappa)
 
 
-def attend_kept(q: Tensor, keys: Tensor, values: Tensor, slots: KeptKeys, n_heads: int) -> Tensor:
+def attend_kept(
+    q: Tensor, keys: Tensor, values: Tensor, slots: KeptKeys, n_heads: int, shift: OwnShift | None = None
+) -> Tensor:
     """Compute attention of rows over their kept keys; arguments and result as in ``reference.attend_kept``."""
     n_rows, width = q.shape
     head_width, stride = width // n_heads, slots.indices.stride(0)
@@ -174,10 +237,11 @@ def attend_kept(q: Tensor, keys: Tensor, values: Tensor, slots: KeptKeys, n_head
     out, whole = q.new_empty(n_rows, width), splits == 1
     part = out if whole else torch.empty(n_rows, splits, width, device=q.device)
     top, total = (out, out) if whole else torch.empty(2, n_rows, splits, n_heads, device=q.device)
+    own = (slots.counts, slots.counts, q) if shift is None else (*shift[:2], shift.value.contiguous())
     _attend[(n_rows, splits, n_heads)](
-        q, keys, values, *slots, part, top, total, q.stride(0), keys.stride(0), stride,
-        head_width**-0.5, head_width, n_rows // keys.size(0), splits, BLOCK=ATTEND_BLOCK, WIDTH=padded,
-        WHOLE=whole, num_warps=ATTEND_WARPS,
+        q, keys, values, *slots, *own, part, top, total, q.stride(0), keys.stride(0), stride,
+        head_width**-0.5, head_width, n_rows // keys.size(0), splits, OWN=shift is not None, BLOCK=ATTEND_BLOCK,
+        WIDTH=padded, WHOLE=whole, num_warps=ATTEND_WARPS,
     )  # fmt: skip
     if whole:
         return out

@@ -74,6 +74,25 @@ def _read(x, i, n, n_heads, width, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def _own(lines, shift, head, n_heads, i, n_queries, scale):
+    """Load the range of each query's own line, and what is added to its scores before they are scaled."""
+    here = i < n_queries
+    at = lines + (head // n_heads * n_queries + i) * 2
+    first = tl.load(at, mask=here, other=0)
+    return (
+        first,
+        first + tl.load(at + 1, mask=here, other=0),
+        tl.load(shift + head * n_queries + i, mask=here, other=0.0) / scale,
+    )
+
+
+@triton.jit
+def _mine(j, first, after):
+    """Return which keys j [J] are those of the own lines of queries [I]: [I, J]."""
+    return (j[None, :] >= first[:, None]) & (j[None, :] < after[:, None])
+
+
+@triton.jit
 def _begin(head, n, n_heads, width):
     """Return the offset of a head's first row in [B, n, H, width]."""
     return (head // n_heads * n * n_heads + head % n_heads) * width
@@ -81,9 +100,9 @@ def _begin(head, n, n_heads, width):
 
 @triton.jit(do_not_specialize=_CHANGING)
 def _forward(
-    q, k, v, bits, out, lse,
+    q, k, v, bits, lines, shift, out, lse,
     seed, bits_stride, scale, minimum, factor, n_queries, n_keys, reach, n_heads, width,
-    DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
+    OWN: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Process one tile of queries of one head against all keys."""
     head = tl.program_id(1).to(tl.int64)
@@ -93,6 +112,8 @@ def _forward(
     k += of_keys
     v += of_keys
     query, at, mine = _tile(q + of_queries, i, n_queries, n_heads, width, WIDTH)
+    if OWN:
+        first_own, after_own, added = _own(lines, shift, head, n_heads, i, n_queries, scale)
     high = tl.full([BLOCK_Q], -1e30, tl.float32)
     sums = tl.zeros([BLOCK_Q], tl.float32)
     acc = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
@@ -104,6 +125,8 @@ def _forward(
         key = _read(k, j, n_keys, n_heads, width, WIDTH)
         value = _read(v, j, n_keys, n_heads, width, WIDTH)
         score = tl.dot(query, tl.trans(key), input_precision="tf32x3")
+        if OWN:
+            score += tl.where(_mine(j, first_own, after_own), added[:, None], 0.0)
         score = tl.where(kept, score, float("-inf"))
         new = tl.maximum(high, tl.max(score, 1) * (scale * _LOG2E))
         weight = tl.exp2(score * (scale * _LOG2E) - new[:, None])
@@ -122,9 +145,9 @@ def _forward(
 
 @triton.jit(do_not_specialize=_CHANGING)
 def _backward_queries(
-    q, k, v, bits, lse, delta, d_out, out, dq,
+    q, k, v, bits, lines, shift, lse, delta, d_out, out, dq, d_shift,
     seed, bits_stride, scale, minimum, factor, n_queries, n_keys, reach, n_heads, width,
-    DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
+    OWN: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Compute gradients of one tile of queries of one head, and delta, which those of keys and values also need."""
     head = tl.program_id(1).to(tl.int64)
@@ -139,6 +162,9 @@ def _backward_queries(
     norm = tl.load(lse + head * n_queries + i, mask=i < n_queries, other=float("inf")) * _LOG2E
     mean = tl.sum(d_row.to(tl.float32) * row.to(tl.float32), 1)
     tl.store(delta + head * n_queries + i, mean, mask=i < n_queries)
+    if OWN:
+        first_own, after_own, added = _own(lines, shift, head, n_heads, i, n_queries, scale)
+        d_own = tl.zeros([BLOCK_Q], tl.float32)
     acc = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
     stop = tl.minimum(n_keys, (tl.program_id(0) + 1) * BLOCK_Q + reach)
     drawn = tl.load(seed) if DROPOUT else 0
@@ -147,21 +173,28 @@ def _backward_queries(
         kept = _kept(bits, i, begin, n_queries, n_keys, bits_stride, BLOCK_K)
         key = _read(k, j, n_keys, n_heads, width, WIDTH)
         value = _read(v, j, n_keys, n_heads, width, WIDTH)
-        score = tl.where(kept, tl.dot(query, tl.trans(key), input_precision="tf32x3"), float("-inf"))
+        score = tl.dot(query, tl.trans(key), input_precision="tf32x3")
+        if OWN:
+            score += tl.where(_mine(j, first_own, after_own), added[:, None], 0.0)
+        score = tl.where(kept, score, float("-inf"))
         weight = tl.exp2(score * (scale * _LOG2E) - norm[:, None])
         d_weight = tl.dot(d_row, tl.trans(value), input_precision="tf32x3")
         if DROPOUT:
             d_weight = d_weight * _noise(head * n_queries + i, j, drawn, minimum, factor)
         d_score = weight * (d_weight - mean[:, None])
+        if OWN:
+            d_own += tl.sum(tl.where(_mine(j, first_own, after_own), d_score, 0.0), 1)
         acc += tl.dot(d_score.to(key.dtype), key, input_precision="tf32x3")
     tl.store(dq + of_queries + at, (acc * scale).to(dq.dtype.element_ty), mask=mine)
+    if OWN:
+        tl.store(d_shift + head * n_queries + i, d_own, mask=i < n_queries)
 
 
 @triton.jit(do_not_specialize=_CHANGING)
 def _backward_keys(
-    q, k, v, bits, lse, delta, d_out, dk, dv,
+    q, k, v, bits, lines, shift, lse, delta, d_out, dk, dv,
     seed, bits_stride, scale, minimum, factor, n_queries, n_keys, reach, n_heads, width,
-    DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
+    OWN: tl.constexpr, DROPOUT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Compute gradients of one tile of keys and values of one head."""
     head = tl.program_id(1).to(tl.int64)
@@ -184,7 +217,11 @@ def _backward_keys(
         d_row = _read(d_out, i, n_queries, n_heads, width, WIDTH)
         norm = tl.load(lse + head * n_queries + i, mask=i < n_queries, other=float("inf")) * _LOG2E
         mean = tl.load(delta + head * n_queries + i, mask=i < n_queries, other=0.0)
-        score = tl.where(kept, tl.dot(query, tl.trans(key), input_precision="tf32x3"), float("-inf"))
+        score = tl.dot(query, tl.trans(key), input_precision="tf32x3")
+        if OWN:
+            first_own, after_own, added = _own(lines, shift, head, n_heads, i, n_queries, scale)
+            score += tl.where(_mine(j, first_own, after_own), added[:, None], 0.0)
+        score = tl.where(kept, score, float("-inf"))
         weight = tl.exp2(score * (scale * _LOG2E) - norm[:, None])
         d_weight = tl.dot(d_row, tl.trans(value), input_precision="tf32x3")
         dropped = weight
@@ -253,7 +290,14 @@ def _like(x: Tensor) -> Tensor:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, bits: Tensor, causal: bool, dropout: DropoutMask = NO_DROPOUT
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bits: Tensor,
+    causal: bool,
+    dropout: DropoutMask = NO_DROPOUT,
+    lines: Tensor | None = None,
+    shift: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute attention over the kept keys (eq 3).
 
@@ -262,6 +306,8 @@ def forward(
         bits: int32 [B, Q, ceil(K / 32)], contiguous: bit j % 32 of word j // 32 is key j.
         causal: whether no query keeps keys after its own.
         dropout: dropout of the attention weights; its seed is on the device, and below 2^31.
+        lines: first key and number of keys of each query's own line, int64 [B, Q, 2]; ``shift``: what is added to their
+            scores, float32 [B, H, Q]; None without own lines.
 
     Returns:
         [B, H, Q, D], with the same layout, 0 for rows without kept keys; the log-normalisers, float32 [B, H, Q], +inf
@@ -269,18 +315,24 @@ def forward(
     """
     launch = _Launch(q, k, bits, causal, dropout)
     out, lse = _like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    _forward[launch.by_queries()](q, k, v, bits, out, lse, *launch.scalars, **launch.constants)
+    own = (bits, lse) if lines is None or shift is None else (lines, shift.contiguous())
+    launch.constants["OWN"] = lines is not None
+    _forward[launch.by_queries()](q, k, v, bits, *own, out, lse, *launch.scalars, **launch.constants)
     return out, lse
 
 
 def backward(
-    attended: Attended, bits: Tensor, causal: bool, dropout: DropoutMask
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the gradients of q, k and v, and dO . O [B, H, Q], after :func:`forward` with the same arguments."""
-    q, k, v, out, d_out, lse = attended
+    attended: Attended, bits: Tensor, causal: bool, dropout: DropoutMask, lines: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]:
+    """Compute the gradients of q, k, v and shift, and dO . O [B, H, Q], after :func:`forward` with these arguments."""
+    q, k, v, out, d_out, lse, shift = attended
     launch = _Launch(q, k, bits, causal, dropout)
     dq, dk, dv, delta = _like(q), _like(k), _like(v), torch.empty_like(lse)
-    given = (q, k, v, bits, lse, delta, d_out)
-    _backward_queries[launch.by_queries()](*given, out, dq, *launch.scalars, **launch.constants)
+    d_shift = None if shift is None else torch.empty_like(lse)
+    own = (bits, lse) if lines is None or shift is None else (lines, shift.contiguous())
+    launch.constants["OWN"] = lines is not None
+    given = (q, k, v, bits, *own, lse, delta, d_out)
+    into = (out, dq, delta if d_shift is None else d_shift)
+    _backward_queries[launch.by_queries()](*given, *into, *launch.scalars, **launch.constants)
     _backward_keys[launch.by_keys()](*given, dk, dv, *launch.scalars, **launch.constants)
-    return dq, dk, dv, delta
+    return dq, dk, dv, d_shift, delta
