@@ -21,7 +21,7 @@ LINES = {
     "alignment": 970,
     "analysis": 1250,
     "checkpoints": 570,
-    "cli": 2180,
+    "cli": 2200,
     "conversion": 1790,
     "data": 2660,
     "documents": 2730,
@@ -31,32 +31,32 @@ LINES = {
     "file_translation": 1500,
     "formats": 4640,
     "jobs": 610,
-    "nn": 5540,
-    "ops": 5220,
-    "plugin": 4560,
+    "nn": 5580,
+    "ops": 5670,
+    "plugin": 4680,
     "search": 2000,
     "server": 1620,
     "tasks": 10,
-    "text": 900,
+    "text": 990,
     "translation_memory": 870,
-    "C++ and the page": 4110,
+    "C++ and the page": 4290,
     TOP: 1360,
 }
 """Lines of Python by room, and of all other source of the package (C++, the server's page)."""
 OTHERS = ("cpp", "h", "html", "js", "css")
 
-OPTIONS = {"lasformer": 266, "fairseq": 84}
+OPTIONS = {"lasformer": 267, "fairseq": 83}
 """Declared options: of the commands of ``lasformer``, and of fairseq's tools by this plugin."""
 
 WORDS = {
     "CONTRIBUTING.md": 3950,
     "README.md": 900,
     "SECURITY.md": 140,
-    "docs/alignment.md": 1030,
-    "docs/api.md": 3990,
+    "docs/alignment.md": 980,
+    "docs/api.md": 4130,
     "docs/architecture.md": 2170,
     "docs/because.md": 1650,
-    "docs/commands.md": 6210,
+    "docs/commands.md": 6250,
     "docs/compact.md": 290,
     "docs/fairseq.md": 650,
     "docs/glossary.md": 1130,
@@ -86,10 +86,10 @@ WORDS = {
     "docs/scale.md": 2030,
     "docs/serve.md": 1090,
     "docs/students.md": 1180,
-    "docs/training.md": 2970,
+    "docs/training.md": 3070,
     "docs/translate.md": 1730,
     "docs/upcycling.md": 1310,
-    "all": 64380,
+    "all": 64610,
 }
 """Words by page, and of all pages."""
 

@@ -66,6 +66,14 @@ class Context(Data, Device, Figures):
     tokens: str = option("10,30,100,300", "tokens of context on either side")
     lines: int = option(2000, "lines to score, evenly drawn; 0: all")
     whole: bool = option(False, "also measure whole documents, with the source of later lines")
+    split: str | None = option(
+        None,
+        "first cut lines of at least 7 words in two, as --split-lines does, so that context matters; with a name, also "
+        "write this text to PREFIX.SRC and PREFIX.TGT, to translate and score it",
+        bare="",
+        metavar="PREFIX",
+        place=True,
+    )
     kappa: str = option("", "shares of keys to keep, such as 0.05,0.2 (default: the model's)")
     max_tokens: int = max_tokens(4096)
 
@@ -73,7 +81,8 @@ class Context(Data, Device, Figures):
 def run_context(args: Context) -> None:
     from fairseq_lasformer.analysis import context_use
     from fairseq_lasformer.documents.hub import load_model
-    from fairseq_lasformer.text.documents import read_corpus, sides
+    from fairseq_lasformer.text.documents import join_documents, read_corpus, sides
+    from fairseq_lasformer.text.halves import fragments
 
     try:
         tokens = sorted({int(n) for n in args.tokens.split(",")})
@@ -85,8 +94,18 @@ def run_context(args: Context) -> None:
     if args.json:
         check_writable(args.json)
     hub = load_model(args.checkpoint, args.data, args.device)
-    raw = sides(args.prefix, hub.settings.source_lang, hub.settings.target_lang)
-    use = context_use.ContextUse(hub, read_corpus(*raw).documents)
+    languages = hub.settings.source_lang, hub.settings.target_lang
+    documents = read_corpus(*sides(args.prefix, *languages)).documents
+    if args.split is not None:
+        documents = fragments(documents)
+    if args.split:
+        made = sides(Path(args.split), *languages)
+        if existing := [path for path in made if path.exists() and not args.overwrite]:
+            raise InputError(f"{existing[0]}: exists; choose another name for --split, or add --overwrite")
+        for path, side in zip(made, zip(*documents)):
+            atomic_write(path, join_documents(side))
+        print(f"{made[0]}, {made[1]}: {sum(len(pair.source) for pair in documents):,} lines")
+    use = context_use.ContextUse(hub, documents)
     chosen = context_use.places(use.documents, args.lines or None)
     results: list[Scores] = []
     for share in (*shares,) or (None,):

@@ -32,7 +32,7 @@ from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.plugin import is_fairseqs_tool
 from fairseq_lasformer.plugin.criterion import require_supervision
 from fairseq_lasformer.plugin.datasets.denoising import MixedByTemperature, Noise, NoisySource, Symbols
-from fairseq_lasformer.plugin.datasets.long_examples import LongExamplesOften
+from fairseq_lasformer.plugin.datasets.split_lines import SplitSide, share_at, split_lines
 from fairseq_lasformer.plugin.datasets.subword_sampling import SampledSide, SampledSubwords
 from fairseq_lasformer.plugin.datasets.word_dropout import drop_words, dropped_side
 from fairseq_lasformer.plugin.generation import GenerationTask
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DICTIONARIES = "dictionaries"
-MOST_TIMES = 1000  # of --upsample-long; a list of all examples is kept
 
 
 @register_task("document_translation", dataclass=DocumentTranslationConfig)
@@ -77,8 +76,8 @@ class DocumentTranslationTask(GenerationTask):
         if not 0 <= cfg.denoise_temperature < math.inf or 0 < cfg.denoise_temperature < 1:
             raise InputError(f"--denoise-temperature {cfg.denoise_temperature}: expected a number of at least 1, or 0")
         Noise(cfg.denoise_mask, cfg.denoise_span, cfg.denoise_permute).check()
-        if not 1 <= cfg.upsample_long <= MOST_TIMES:
-            raise InputError(f"--upsample-long {cfg.upsample_long}: expected a number of times, 1 to {MOST_TIMES}")
+        if not 0.0 <= cfg.split_lines <= 1.0:
+            raise InputError(f"--split-lines {cfg.split_lines}: expected a share from 0 to 1")
         self.folder = Path(utils.split_paths(cfg.data)[0])
         self.settings = DataConfig.load(self.folder) if (self.folder / SETTINGS).exists() else None
         symbols = self.settings.symbols if self.settings else ()
@@ -86,12 +85,23 @@ class DocumentTranslationTask(GenerationTask):
             dropped_side("src_tokens", src_dict, symbols),
             dropped_side("prev_output_tokens", tgt_dict, symbols),
         )
+        self.split_sides = self._split_sides() if cfg.split_lines else None
         self.sums: Tensor | None = None
         self.timed = False  # whether the first batch has been timed
         self.pad = tgt_dict.pad()
         int8, int8_cache = (str(dtype) == "int8" for dtype in (cfg.decode_dtype, cfg.cache_dtype))
         self.run_options = RunOptions(str(cfg.attention_backend), cfg.cuda_graph, int8=int8, int8_cache=int8_cache)
         self.run_options = self.run_options._replace(reproducible=cfg.reproducible)
+
+    def _split_sides(self) -> tuple[SplitSide, SplitSide]:
+        separator = self.settings.separator if self.settings else ""
+        if not separator:
+            raise InputError("--split-lines: the data has no separator between lines; prepare it with --separator")
+        cfg, dictionaries = self.cfg, (self.source_dictionary, self.target_dictionary)
+        limits = cfg.max_source_positions, cfg.max_target_positions
+        both = zip(dictionaries, limits, (cfg.left_pad_source, cfg.left_pad_target))
+        source, target = (SplitSide.of(dictionary, separator, *how) for dictionary, *how in both)
+        return source, target
 
     @classmethod
     def setup_task(cls, cfg: DocumentTranslationConfig, **kwargs: Any) -> DocumentTranslationTask:
@@ -181,8 +191,6 @@ class DocumentTranslationTask(GenerationTask):
             return
         if self.cfg.subword_sampling:
             self.datasets[split] = self._sampled(self.datasets[split])
-        if self.cfg.upsample_long > 1:
-            self.datasets[split] = LongExamplesOften(self.datasets[split], self.cfg.upsample_long)
         if self.cfg.denoise_temperature:
             self._add_monolingual(split)
 
@@ -286,6 +294,10 @@ class DocumentTranslationTask(GenerationTask):
             }
             sample = {**sample, "net_input": inputs}
         require_supervision(model, criterion)
+        if self.split_sides is not None:
+            last = int(self.cfg.max_update or 0)
+            share = share_at(self.cfg.split_lines, update_num, last)
+            sample = split_lines(sample, share, self.split_sides, f"{self.cfg.seed} {update_num}")
         if self.cfg.word_dropout > 0:
             sample = drop_words(sample, self.cfg.word_dropout, self.dropped_sides)
         begun = time.monotonic()

@@ -43,10 +43,14 @@ class DocumentTranslationConfig(TranslationConfig):
     upsample_primary: int = field(
         default=1, metadata={"help": "how often the first of several binarised splits is used"}
     )
-    upsample_long: int = field(
-        default=1,
-        metadata={"help": "training: how often each example at least half as long as the longest occurs per epoch"},
+    split_lines: float = field(
+        default=0.0,
+        metadata={
+            "help": "training: share of the lines of at least 7 words that are cut in two, other ones in every update, "
+            "so that each needs its neighbour; it falls to 0 over the last third of --max-update; needs a separator"
+        },
     )
+    max_update: int = II("optimization.max_update")
     save_interval_minutes: float = field(
         default=0.0,
         metadata={"help": "training with one worker: save a checkpoint after this many minutes; 0: never"},

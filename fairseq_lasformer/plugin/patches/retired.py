@@ -12,6 +12,8 @@ from fairseq_lasformer.plugin.patches import wrap
 RETIRED = {
     "--cuda-graph-tokens": "leave it out; training steps are no longer captured",
     "--cuda-graph-memory": "leave it out; training steps are no longer captured",
+    "--attention-length": "leave it out; parts with context do better beyond the training length",
+    "--upsample-long": "leave it out; it lost more on usual documents than it won on longer ones",
     "--quantization-aware": "leave it out; models lost nothing in 8 bits without it",
 }
 
