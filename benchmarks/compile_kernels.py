@@ -27,7 +27,7 @@ import torch
 import triton
 from triton.backends.nvidia.compiler import get_ptxas
 
-from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex, LineEnds
+from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex, LineEnds, OwnLines, OwnShift
 from fairseq_lasformer.ops.gpu.kernels import bits as triton_bits
 from fairseq_lasformer.ops.gpu.kernels import decode as triton_decode
 from fairseq_lasformer.ops.gpu.kernels import search as triton_search
@@ -154,6 +154,11 @@ def decode(dtype: torch.dtype, rows: int, length: int, own: bool, kappa: int = K
     keys = _meta(n_items, capacity, width, dtype=dtype)
     x, weight = _meta(rows, width, dtype=dtype), _meta(width, dtype=dtype)
     triton_decode.attend_kept(x, keys, keys, kept, HEADS)
+    if kappa < KAPPA_ONE:  # the same with own lines
+        lines = OwnLines(*(_meta(rows, dtype=torch.int64) for _ in range(2)))
+        scored = _meta(n_items, capacity, SELECT_DIM, dtype=dtype)
+        kept = triton_decode.topk_indices(_meta(rows, SELECT_DIM, dtype=dtype), scored, index, kappa, lines)
+        triton_decode.attend_kept(x, keys, keys, kept, HEADS, OwnShift(*lines, _meta(rows, HEADS, dtype=torch.float32)))
     triton_step.add_norm(x, x, weight, weight, 1e-5)
     newest, selector_keys = _meta(rows // n_items, dtype=torch.int64), _meta(n_items, capacity, SELECT_DIM, dtype=dtype)
     products = _meta(rows, 3 * width + 2 * SELECT_DIM, dtype=dtype).split([width] * 3 + [SELECT_DIM] * 2, 1)
@@ -180,7 +185,8 @@ def encode(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEA
     """Run selection and attention in tiles over one document of ``length`` tokens, in inference and in training."""
     q, bits = _meta(1, heads, length, width, dtype=dtype), _meta(1, length, -(-length // 32), dtype=torch.int32)
     selector, padding = _meta(1, length, SELECT_DIM, dtype=dtype), _meta(1, length, dtype=torch.bool)
-    for mask in AttentionMask(padding, False), AttentionMask(None, True):  # the same kernels
+    lines = OwnLines(*(_meta(1, length, dtype=torch.int64) for _ in range(2)))
+    for mask in AttentionMask(padding, False), AttentionMask(None, True), AttentionMask(None, True, own=lines):
         triton_bits.select_block(selector, selector, mask, 0, length, _meta(dtype=torch.int64), bits)
     if not triton_tiles.fits(q):
         return
@@ -188,6 +194,9 @@ def encode(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEA
     dropout = DropoutMask(0.1, _meta(1, dtype=torch.int64))
     out, lse = triton_tiles.forward(q, q, q, bits, True, dropout)
     triton_tiles.backward(Attended(q, q, q, out, out, lse), bits, True, dropout)
+    own = lines.pairs(), _meta(1, heads, length, dtype=torch.float32)
+    out, lse = triton_tiles.forward(q, q, q, bits, True, dropout, *own)
+    triton_tiles.backward(Attended(q, q, q, out, out, lse, own[1]), bits, True, dropout, own[0])
 
 
 def teach(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEAD_DIM, sampled: int = 512) -> None:

@@ -74,7 +74,7 @@ def test_wide_heads_fit_the_shared_memory_of_desktop_gpus():
     """sm_86, 89 and 120 have 99 KiB per block; an unknown architecture is refused, not assumed to be large."""
     options = ("--arch", "86", "--dtypes", "float16", "--only", "full pass, one head of 128")
     done = compile_kernels(*options)
-    assert done.returncode == 0 and done.stdout.count("_backward_keys") == 1, done.stdout + done.stderr
+    assert done.returncode == 0 and done.stdout.count("_backward_keys") == 2, done.stdout + done.stderr
     done = compile_kernels("--arch", "61")
     assert done.returncode == 1 and "error: --arch 61" in done.stderr
 
