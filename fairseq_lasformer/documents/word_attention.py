@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from fairseq_lasformer.formats.projection import AlignedWords, by_place, with_equal_words
 from fairseq_lasformer.nn.attentions import AttentionOutput
-from fairseq_lasformer.nn.selection import Selection
-from fairseq_lasformer.ops.reference import attention_scores, masked_softmax
+from fairseq_lasformer.ops.reference import attention_scores, line_bias, masked_softmax
 from fairseq_lasformer.text.units import units
 
 if TYPE_CHECKING:
@@ -42,9 +41,10 @@ def attention_of(model: BaseFairseqModel, source: Tensor, target: Tensor) -> dic
 
     def observe(name: str, output: AttentionOutput) -> None:
         if output.query is not None and output.key is not None:
-            scores, selection = attention_scores(output.query, output.key), cast(Selection, output.selection)
-            kept = selection.kept(every=True)
-            assert kept is not None
+            selection: Any = output.selection  # of a form that knows its keys
+            kept, mask = selection.kept(every=True), selection.mask
+            allowed = mask.full(1, *kept.shape[1:], kept.device)
+            scores = attention_scores(output.query, output.key) + line_bias(output.bias, mask, allowed)
             weights = masked_softmax(scores, kept[:, None]).mean(1)[0]
             found.setdefault(name, []).append(weights.detach())
 

@@ -115,9 +115,19 @@ def test_lines_cut_in_two_are_measured_and_written(trained_folder, tmp_path):
     for language, letter in (("xx", "w"), ("yy", "W")):
         lines = [" ".join(f"{letter}{(3 * i + j) % 30}" for j in range(n)) for i, n in enumerate((9, 3, 12))]
         (tmp_path / f"set.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    command = ["lasformer", "score", "context", trained_folder / "checkpoint_last.pt", tmp_path / "set", "--tokens", "5"]
+    command = [
+        "lasformer",
+        "score",
+        "context",
+        trained_folder / "checkpoint_last.pt",
+        tmp_path / "set",
+        "--tokens",
+        "5",
+    ]
     done = run(*command, "--split", tmp_path / "halves")
-    assert f"{tmp_path / 'halves.xx'}, {tmp_path / 'halves.yy'}: 5 lines" in done.stdout and "\n4 lines, " in done.stdout
+    assert (
+        f"{tmp_path / 'halves.xx'}, {tmp_path / 'halves.yy'}: 5 lines" in done.stdout and "\n4 lines, " in done.stdout
+    )
     source, target = ((tmp_path / f"halves.{language}").read_text(encoding="utf-8") for language in ("xx", "yy"))
     assert source.upper() == target and source.split() == (tmp_path / "set.xx").read_text(encoding="utf-8").split()
     assert [len(line.split()) for line in source.splitlines()][2] == 3

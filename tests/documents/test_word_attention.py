@@ -63,3 +63,22 @@ def test_attention_of_a_long_document_is_that_of_every_query(build, backend):
     model.cfg.supervise_rows = "4"
     found = attention_of(model, source, target)
     assert all(torch.equal(found[name], weights) for name, weights in expected.items())
+
+
+def test_own_lines_are_part_of_the_attention_by_their_bias(build, small_task, monkeypatch):
+    monkeypatch.setattr(small_task, "separator_in", lambda dictionary: 10, raising=False)
+    source, target = (t[0].masked_fill(t[0] == 10, 11) for t in (tokens(1, 30), tokens(1, 30)))
+    source[9:29:10] = target[9:29:10] = 10
+    source[-1] = target[-1] = 2
+    model = build(0.3, own_lines=True, positions="line").eval()
+    found = attention_of(model, source, target)
+    line = torch.arange(30) // 10
+    own = line[:, None] == line
+    for name, weights in found.items():
+        torch.testing.assert_close(weights.sum(1), torch.ones(30), rtol=1e-4, atol=1e-4)
+        if not name.startswith("decoder"):  # whose row i reads the inputs of steps up to i
+            assert (weights[own] > 0).all() and 0.003 < float(weights[~own].sum() / 30) < 0.03  # e^-2 of one key
+    for parameter in (p for name, p in model.named_parameters() if name.endswith("line_bias")):
+        parameter.data.fill_(-6)
+    alone = attention_of(model, source, target)
+    assert float(alone["encoder.0"][~own].sum() + alone["cross.0"][~own].sum()) < 1e-5
