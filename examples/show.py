@@ -4,7 +4,7 @@
     python examples/show.py [--model help_en-de] [--page examples/page.html]
 
 For each line, the encoder's attention to a word is averaged over the words of each other line; the line with the
-highest mean is named, with its share. How much of it enters the result is learned for each head (``--own-lines``).
+highest mean is named, with its share.
 """
 
 from __future__ import annotations
