@@ -79,9 +79,6 @@ def align(
 
     Returns:
         the counts, in words.
-
-    Raises:
-        InputError: a folder is missing or has no file to read, no document can be paired, or the output exists.
     """
     if any(not 0 <= share < 0.5 for share in shares):
         raise InputError("--split: shares of the documents for development and test, each below 0.5, such as 0.02,0.04")

@@ -29,11 +29,7 @@ class Readings:
                 )
 
     def read(self, file: Path, read: Callable[[bytes], Reading]) -> Reading:
-        """Return the reading of a file, which ``read`` makes if it is not kept.
-
-        Raises:
-            InputError: the file cannot be read, or the reading cannot be kept.
-        """
+        """Return the reading of a file, which ``read`` makes if it is not kept."""
         try:
             data = file.read_bytes()
         except OSError as e:

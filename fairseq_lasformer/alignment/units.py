@@ -51,9 +51,6 @@ def read_units(
         target: whether it is the target side. Units of bilingual files that are not translated have no key there.
         split: finds the sentences of a block.
         encoding, language: see :func:`formats.read`.
-
-    Raises:
-        InputError: the file cannot be read.
     """
     form = formats.check_format(path.name)
     try:

@@ -41,11 +41,7 @@ p { color: #aaa; } }
 
 
 def check_new(out: Path) -> None:
-    """Reject a folder that already holds a corpus.
-
-    Raises:
-        InputError: it does.
-    """
+    """Reject a folder that already holds a corpus."""
     if held := sorted(path.name for which in SPLITS for path in out.glob(f"{which}.*")):
         raise InputError(f"{out}: already contains {held[0]}; remove it, or name another folder")
 

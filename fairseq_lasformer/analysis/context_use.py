@@ -43,9 +43,6 @@ class ContextUse:
     Args:
         hub: the model with its data, which must have been prepared with a separator.
         documents: source and reference.
-
-    Raises:
-        InputError: the data has no separator.
     """
 
     def __init__(self, hub: DocumentHubInterface, documents: Sequence[Pair]) -> None:
@@ -84,11 +81,7 @@ class ContextUse:
 
 
 def set_kappa(hub: DocumentHubInterface, share: float) -> None:
-    """Make all selectors of a model keep this share of the keys.
-
-    Raises:
-        InputError: the model selects nothing.
-    """
+    """Make all selectors of a model keep this share of the keys."""
     selectors = list(hub.models[0].selectors())
     if not selectors:
         raise InputError(f"--kappa {share}: the model selects nothing")
@@ -133,9 +126,6 @@ def evaluate_whole(use: ContextUse, chosen: Sequence[Place]) -> dict[str, float]
 
     The lines are scored without their ends in their documents, or in the parts of them in which they are translated;
     see :class:`ForcedDocument`. An :class:`Explanation` has the same bits.
-
-    Raises:
-        InputError: a line is too long for the model.
     """
     documents = {
         d: ForcedDocument(use.hub, *use.documents[d]) for d in dict.fromkeys(place.document for place in chosen)

@@ -19,11 +19,7 @@ PRONOUNS = ("er", "sie", "es")
 
 
 def policies(names: str) -> list[str]:
-    """Parse a comma-separated list of context policies.
-
-    Raises:
-        InputError: a name is not one of :data:`POLICIES`.
-    """
+    """Parse a comma-separated list of context policies."""
     found = [name.strip() for name in names.split(",")]
     if wrong := [name for name in found if name not in POLICIES]:
         raise InputError(f"--context {wrong[0]}: expected any of {', '.join(POLICIES)}")
@@ -142,9 +138,6 @@ def generate(
     Returns:
         ``policy``; ``groups`` and ``generated``, the share of them; ``by_pronoun`` and ``by_distance`` as of
         :func:`evaluate`.
-
-    Raises:
-        InputError: no group differs in a pronoun, or the policy is neither of these.
     """
     if policy not in POLICIES[:2]:
         raise InputError(f"--context {policy}: with --generative, expected none or source: the model writes the target")

@@ -36,20 +36,12 @@ class Group(NamedTuple):
 
 
 def read_set(path: Path, source_lang: str, target_lang: str) -> list[Group]:
-    """Read a set in one of the two formats: a file ``SET.json``, or the prefix of ContraPro's files.
-
-    Raises:
-        InputError: as :func:`read_groups` and :func:`read_consistency`.
-    """
+    """Read a set in one of the two formats: a file ``SET.json``, or the prefix of ContraPro's files."""
     return (read_consistency if path.suffix == ".json" else read_groups)(path, source_lang, target_lang)
 
 
 def read_consistency(path: Path, source_lang: str, target_lang: str) -> list[Group]:
-    """Read a consistency test set of Voita et al.; the text is detokenised.
-
-    Raises:
-        InputError: the file cannot be read, or is not such a set.
-    """
+    """Read a consistency test set of Voita et al.; the text is detokenised."""
     sides = [MosesDetokenizer(lang=language) for language in (source_lang, target_lang)]
 
     def sentences(text: str, side: int) -> list[str]:
@@ -90,9 +82,6 @@ def read_groups(prefix: Path, source_lang: str, target_lang: str) -> list[Group]
     Args:
         prefix: common prefix of the files.
         source_lang, target_lang: suffixes of the files with the two sides.
-
-    Raises:
-        InputError: a file is missing, or the files are inconsistent (the message says which file and where).
     """
     files = [prefix.with_name(f"{prefix.name}.{end}") for end in (source_lang, target_lang, "groups", "distance")]
     sides = [read_lines(f) for f in files[:2]]

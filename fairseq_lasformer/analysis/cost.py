@@ -111,11 +111,7 @@ def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> 
 
 
 def state_config(state: State) -> ModuleConfig:
-    """Return the configuration of the modules in a loaded checkpoint of one of our architectures.
-
-    Raises:
-        InputError: its settings are of the wrong kind.
-    """
+    """Return the configuration of the modules in a loaded checkpoint of one of our architectures."""
     try:
         return module_config(Namespace(**state["cfg"]["model"]))
     except InputError:
@@ -141,9 +137,6 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
 
     Args:
         lengths: numbers of tokens.
-
-    Raises:
-        InputError: the checkpoint is unusable or of another architecture, or a length is invalid.
     """
     state = load(path)
     if not of_ours(state):
@@ -156,11 +149,7 @@ def checkpoint_cost(path: str | Path, lengths: Sequence[int]) -> list[Cost]:
 
 
 def state_cost(state: State, lengths: Sequence[int]) -> list[Cost]:
-    """Return the same costs from a loaded checkpoint of one of our architectures.
-
-    Raises:
-        InputError: a length is invalid.
-    """
+    """Return the same costs from a loaded checkpoint of one of our architectures."""
     cfg = state_config(state)
     weights, patterns = weight_products(state["model"], cfg), checkpoint_patterns(state)
     costs = []

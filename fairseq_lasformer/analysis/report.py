@@ -42,9 +42,6 @@ def report(
 
     Returns:
         the runs in the report.
-
-    Raises:
-        InputError: as :func:`read_runs`; or a document or checkpoint cannot be read.
     """
     runs = read_runs(paths)
     samples, views = translated(runs, document, reference, show, data, device)
@@ -89,9 +86,6 @@ def translated(
     Returns:
         see :func:`page_samples`; and an :func:`attention_view` for each document and each run with selection, with
         their names (``run``, ``document``).
-
-    Raises:
-        InputError: no run can be loaded; a document cannot be read.
     """
     samples: list[Sample] = []
     found: dict[str, list[list[str]]] = {}

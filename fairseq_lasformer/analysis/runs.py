@@ -86,9 +86,6 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     """Read the runs in a list of folders.
 
     Each folder is one of checkpoints, or contains some (that of ``make demo``).
-
-    Raises:
-        InputError: a folder is missing, or contains no checkpoint.
     """
     runs = []
     for path in paths:

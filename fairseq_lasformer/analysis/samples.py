@@ -43,9 +43,6 @@ def read_samples(document: Path, reference: Path | None, show: int) -> list[Samp
         document: source text, raw form.
         reference: its translation, raw form; None for none.
         show: number of documents.
-
-    Raises:
-        InputError: a file cannot be read, or the two do not have the same number of lines in each document.
     """
     sources = read_documents(document)
     references = read_documents(reference) if reference else [[] for _ in sources]

@@ -56,11 +56,7 @@ _FULL = 1 << 22  # free bytes below which a failed write means a full disk
 
 
 def chosen(place: Path) -> Path:
-    """Return the checkpoint in a folder, the first of :data:`CHECKPOINTS` that exists; or the checkpoint itself.
-
-    Raises:
-        InputError: the folder contains none.
-    """
+    """Return the checkpoint in a folder, the first of :data:`CHECKPOINTS` that exists; or the checkpoint itself."""
     if place.is_file():
         return place
     if not place.is_dir():
@@ -84,9 +80,6 @@ def check_same(checkpoint: Path, digest: str) -> None:
 
     Args:
         digest: its SHA-256; empty for no comparison.
-
-    Raises:
-        InputError: it is missing or different.
     """
     try:
         if digest and file_hash(checkpoint) != digest:
@@ -96,13 +89,7 @@ def check_same(checkpoint: Path, digest: str) -> None:
 
 
 def load(path: str | Path) -> State:
-    """Load a checkpoint to the CPU under torch's ``weights_only`` restriction, and check its settings.
-
-    Raises:
-        InputError: the checkpoint is missing or damaged (truncated, a wrong checksum, NaN among the weights), its
-            pickle contains anything other than tensors and plain settings, its settings contain code, or it is not a
-            fairseq checkpoint.
-    """
+    """Load a checkpoint to the CPU under torch's ``weights_only`` restriction, and check its settings."""
     path = Path(path)
     if path.is_dir():
         inside = [name for name in CHECKPOINTS if (path / name).is_file()]
@@ -127,11 +114,7 @@ def load(path: str | Path) -> State:
 
 
 def save(state: State, path: Path) -> None:
-    """Write a checkpoint completely or not at all.
-
-    Raises:
-        InputError: it cannot be written.
-    """
+    """Write a checkpoint completely or not at all."""
     with replacing(path, "wb") as f:
         try:
             torch.save(state, f)
@@ -142,11 +125,7 @@ def save(state: State, path: Path) -> None:
 
 
 def _expand(state: State, path: Path) -> None:
-    """Turn weights that ``lasformer pack`` rounded to 8 bits into float32.
-
-    Raises:
-        InputError: the scales do not fit the weights.
-    """
+    """Turn weights that ``lasformer pack`` rounded to 8 bits into float32."""
     scales, weights = state.pop(EIGHT_BITS), state["model"]
     if not isinstance(scales, Mapping):
         raise InputError(f"{path}: refused, its scales are no table")
@@ -159,11 +138,7 @@ def _expand(state: State, path: Path) -> None:
 
 
 def unpickled(path: Path) -> Any:
-    """Load a torch file under its ``weights_only`` restriction.
-
-    Raises:
-        InputError: it is damaged, or contains anything other than tensors and plain settings.
-    """
+    """Load a torch file under its ``weights_only`` restriction."""
     if damage := damaged(path):
         raise InputError(f"{path}: refused, {damage}")
     try:
@@ -193,11 +168,7 @@ def check_weights(weights: Mapping[str, Any], path: Path) -> None:
 
 
 def moving_average(path: str | Path) -> State:
-    """Load a checkpoint with the moving average of its training's weights, stored by ``--store-ema``, as weights.
-
-    Raises:
-        InputError: as :func:`load`, or it contains no average, or one that does not fit its weights.
-    """
+    """Load a checkpoint with the moving average of its training's weights, stored by ``--store-ema``, as weights."""
     state = load(path)
     weights = (state.get("extra_state") or {}).pop("ema", None)
     if weights is None:
@@ -258,10 +229,6 @@ def average(paths: Sequence[str | Path], out: str | Path, ema: bool = False, kap
         paths: checkpoints of one run, ending with the last one.
         ema: average the moving averages in the checkpoints (fairseq's ``--store-ema``) instead of their weights.
         kappa: share of the keys that all selectors keep, in millionths, instead of the last checkpoint's.
-
-    Raises:
-        InputError: as :func:`load`; or a checkpoint contains no moving average, the checkpoints differ in architecture,
-            the average cannot be written, or ``kappa`` is given for a model that selects nothing.
     """
     read = moving_average if ema else load
     last = read(paths[-1])

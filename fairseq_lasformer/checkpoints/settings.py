@@ -62,10 +62,6 @@ def check_settings(state: State, path: str | Path) -> None:
     Args:
         state: the loaded checkpoint, not yet seen by fairseq.
         path: where it comes from, for the message.
-
-    Raises:
-        InputError: a setting has a type other than :data:`SCALARS` and :data:`CONTAINERS`, or contains code; or the
-            architecture or task is a foreign one. The message names it.
     """
     for part, expected in (("cfg", dict), ("args", Namespace)):
         if type(state.get(part)) not in (type(None), expected):
@@ -105,11 +101,7 @@ FORMER = ("select_window", "moe_every", "moe_backend", "supervise_all_above", "n
 
 
 def check_version(state: State, path: str | Path) -> None:
-    """Reject a checkpoint of an earlier version: settings of 0.2 have other names, and own lines had gates.
-
-    Raises:
-        InputError: it is one; the message says what to do.
-    """
+    """Reject a checkpoint of an earlier version: settings of 0.2 have other names, and own lines had gates."""
     if any(str(name).endswith(".line_gate") for name in state["model"]):
         raise InputError(
             f"{path}: its own lines have gates, as those of version 0.3.0.dev0; use it with commit 2ee9ace"

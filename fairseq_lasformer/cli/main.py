@@ -186,11 +186,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _options(name: str, cls: type, words: list[str]) -> Any:
-    """Return the options of a command; what cannot be parsed ends the process.
-
-    Raises:
-        InputError: a value is impossible.
-    """
+    """Return the options of a command; what cannot be parsed ends the process."""
     text = COMMANDS[name].help
     title = text if text.startswith("d-BLEU") else text[0].upper() + text[1:]
     parser = argparse.ArgumentParser(prog=f"lasformer {name}", description=f"{title}.")

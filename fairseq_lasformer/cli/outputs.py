@@ -16,11 +16,7 @@ _HEAD = 4096
 
 
 def check_outputs(options: Any) -> None:
-    """Check what a command writes, see :data:`options.OWN`.
-
-    Raises:
-        InputError: an output is, or links to, a file that the command reads or writes otherwise; or it exists.
-    """
+    """Check what a command writes, see :data:`options.OWN`."""
     declared = options_of(type(options))
     named = [(one.name, path) for one in declared for path in _paths(one, getattr(options, one.name))]
     for name, kind in [(one.name, one.spec.writes) for one in declared if one.spec.writes]:

@@ -50,9 +50,6 @@ def make(cls: type, values: dict[str, Any], rest: Sequence[str] = ()) -> Any:
     Args:
         values: those that were given; None and empty lists were not.
         rest: the words after ``--``.
-
-    Raises:
-        InputError: a number is beyond its option's limits, or the command takes nothing after ``--``.
     """
     own = options_of(cls)
     found = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None and v != []}

@@ -90,11 +90,7 @@ def run_serve(args: Serve) -> None:
 
 
 def _memory(args: Serve, model: Any) -> Any:
-    """Return the memory for a model; None if there is none, or its languages differ.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Return the memory for a model; None if there is none, or its languages differ."""
     from fairseq_lasformer.translation_memory.store import MemoryStore
 
     languages = model.settings.source_lang, model.settings.target_lang
@@ -104,22 +100,14 @@ def _memory(args: Serve, model: Any) -> Any:
 
 
 def _check(args: Serve) -> None:
-    """Refuse invalid origins.
-
-    Raises:
-        InputError: an option is invalid.
-    """
+    """Refuse invalid origins."""
     for origin in args.cors:
         if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
             raise InputError(f"--cors {origin}: expected an origin, such as https://example.org, or *")
 
 
 def _keys(path: Path) -> list[str]:
-    """Read the keys in a file, one per line.
-
-    Raises:
-        InputError: it cannot be read, or contains none.
-    """
+    """Read the keys in a file, one per line."""
     try:
         keys = [line.strip() for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
     except OSError as e:

@@ -65,11 +65,7 @@ def _is_input(place: Path) -> bool:
 
 
 def _check_places(args: Translate, places: Sequence[Path]) -> None:
-    """Catch the usual mix-ups of model, input and output.
-
-    Raises:
-        InputError: an argument is misplaced or missing; the message says what to do.
-    """
+    """Catch the usual mix-ups of model, input and output."""
     from fairseq_lasformer.formats import INSTEAD, format_of
 
     place = places[0]
@@ -96,11 +92,7 @@ def _check_places(args: Translate, places: Sequence[Path]) -> None:
 
 
 def _check_folder(args: Translate) -> None:
-    """Refuse what cannot be the folder of several translations.
-
-    Raises:
-        InputError: there is none, or it is a file.
-    """
+    """Refuse what cannot be the folder of several translations."""
     if args.out is None:
         raise InputError("several files: name the folder for the translations with -o")
     if Path(args.place).exists() and not Path(args.place).is_dir():
@@ -171,11 +163,7 @@ def _to_standard_output(args: Translate, place: Path) -> None:
 
 
 def _check_understood(args: Translate, unread: int) -> None:
-    """Refuse, with ``--strict``, that something was not understood; translations have been written.
-
-    Raises:
-        InputError: something was not.
-    """
+    """Refuse, with ``--strict``, that something was not understood; translations have been written."""
     if args.strict and unread:
         raise InputError(f"--strict: not understood, and left as it is: {unread} (see the summary of each file)")
 

@@ -148,11 +148,7 @@ FILES = ("glossary", "memory", "given")
 
 
 def check(args: Translate) -> None:
-    """Refuse options that are invalid or conflict.
-
-    Raises:
-        InputError: names them.
-    """
+    """Refuse options that are invalid or conflict."""
     if args.nbest > 1 and args.format == "text":
         raise InputError("--nbest: needs --format tsv or jsonl, which have room for more than one translation")
     if elsewhere(args) and len(args.input) == 1 and not Path(args.input[0]).is_dir():
@@ -265,9 +261,6 @@ def given_of(
     Args:
         data, form, encoding: the file, its format and encoding.
         languages: of the model.
-
-    Raises:
-        InputError: the file cannot be read, or does not belong to what is translated.
     """
     from fairseq_lasformer.file_translation.reading import given_blocks, given_lines_of_text
 

@@ -93,9 +93,6 @@ def write_within_budget(checkpoint: Path, data: Path, out: Path, budget: float, 
     """Write a checkpoint with every kappa as low as a loss of ``budget`` bits per token allows.
 
     The loss is measured on the longest ``documents`` examples of the validation set.
-
-    Raises:
-        InputError: the budget is not positive, or the model has no selectors.
     """
     if not 0 < budget < math.inf:
         raise InputError(f"--budget {budget}: expected bits per token, such as 0.01")

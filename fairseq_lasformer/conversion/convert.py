@@ -54,10 +54,6 @@ def convert(checkpoint: Path, out: Path, keep: tuple[str | None, str | None] = (
 
     Returns:
         a summary for the terminal.
-
-    Raises:
-        InputError: as :func:`checkpoints.load`; or it is a different kind of model, or has something that cannot be
-            converted.
     """
     if out.resolve() == checkpoint.resolve():
         raise InputError(f"{out}: is the checkpoint to convert; choose another file")
@@ -135,11 +131,7 @@ def _dictionary(size: int) -> Any:
 
 
 def _options(checkpoint: Path, cfg: DictConfig) -> dict[str, Any]:
-    """Return our options for one of fairseq's models.
-
-    Raises:
-        InputError: it has something that ours cannot have.
-    """
+    """Return our options for one of fairseq's models."""
     for name, absent in _ABSENT.items():
         value = getattr(cfg, name, absent)
         if value not in (absent, None, "", False, 0):

@@ -44,9 +44,6 @@ def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) 
 
     Returns:
         what was done, for the terminal: one line per change.
-
-    Raises:
-        InputError: the model is not dense, or does not fit the data.
     """
     state = load(checkpoint)
     register()

@@ -46,9 +46,6 @@ def pack(checkpoint: Path, out: Path, data: Path | None = None) -> str:
 
     Returns:
         the size and the SHA-256 of the weights, in words.
-
-    Raises:
-        InputError: the checkpoint is unusable, its data is not found, or the folder cannot be written.
     """
     checkpoint = chosen(checkpoint)
     check_new_folder(out)

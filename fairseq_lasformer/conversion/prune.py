@@ -50,9 +50,6 @@ def prune(checkpoint: Path, out: Path, groups: str = "", heads: str = "", data: 
 
     Returns:
         a summary of what remains and its scores, for the terminal.
-
-    Raises:
-        InputError: the checkpoint is unusable, or a group or head does not exist.
     """
     if out.resolve() == checkpoint.resolve():
         raise InputError(f"{out}: is the checkpoint to prune; choose another file")

@@ -66,9 +66,6 @@ class ExampleRule:
             overlap: see :func:`parts`.
             reserve: tokens that every part leaves free for lines of a memory; at most half of the limit, and fewer
                 where a sentence needs them.
-
-        Raises:
-            TooLong: a single sentence exceeds the limit.
         """
         return self.cut_lengths(document, *(map(self.length, side) for side in sides), overlap=overlap, reserve=reserve)
 
@@ -117,11 +114,7 @@ class ExampleRule:
 
 
 class ExampleCodec(ExampleRule):
-    """The example rule together with the subwords of a prepared folder.
-
-    Raises:
-        InputError: the subword model is missing or damaged.
-    """
+    """The example rule together with the subwords of a prepared folder."""
 
     def __init__(self, folder: str | Path, settings: DataConfig) -> None:
         super().__init__(settings)

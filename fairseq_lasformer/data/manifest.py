@@ -104,11 +104,7 @@ class SplitInfo:
 
 
 def check_binarised(data: str | Path, split: str, source: str, target: str) -> None:
-    """Reject a split with a truncated file: fairseq would stop midway, or read past the end of the file.
-
-    Raises:
-        InputError: a file is truncated; the message names it.
-    """
+    """Reject a split with a truncated file: fairseq would stop midway, or read past the end of the file."""
     for index in sorted(Path(data).glob(f"{split}.*.idx")):
         if index.name.split(".")[-2] not in (source, target):
             continue

@@ -67,9 +67,6 @@ def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
 
     Args:
         overwrite: replace data that was prepared from other inputs or with other options.
-
-    Raises:
-        InputError: bad input; the message names file and line, and nothing of the split is written.
     """
     settings = config.settings()
     if settings.limit < 2:

@@ -110,11 +110,7 @@ class PrepareConfig(Engine):
         return (MONO[split], MONO[split]) if split in MONO else (0, 1)
 
     def settings(self) -> DataConfig:
-        """Return the settings that result from the options and the reused folder.
-
-        Raises:
-            InputError: an option has an invalid value, or contradicts the reused folder.
-        """
+        """Return the settings that result from the options and the reused folder."""
         chosen = {name: getattr(self, name) for name in DEFAULTS}
         inherited: dict[str, object] = dict(DEFAULTS)
         tags = (f"<{self.source_lang}>", f"<{self.target_lang}>") if self.mono else ("", "")

@@ -78,9 +78,6 @@ def build(data: Path, out: Path, best: int = BEST, frequent: int = FREQUENT) -> 
     Args:
         data: prepared folder with a split ``train``.
         best, frequent: see :data:`BEST`.
-
-    Raises:
-        InputError: there is no training data, or a number is too small.
     """
     from fairseq.data import Dictionary
 
@@ -136,9 +133,6 @@ def load(path: str | Path, source: Any, target: Any) -> Shortlist:
 
     Args:
         path: file that :func:`build` wrote.
-
-    Raises:
-        InputError: it cannot be read, is damaged, or belongs to other dictionaries.
     """
     try:
         with zipfile.ZipFile(path) as archive:

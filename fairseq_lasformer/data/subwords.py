@@ -38,12 +38,7 @@ def subword_model(folder: str | Path, bpe: str, language: str = "") -> Path:
 
 
 def check_separator(separator: str) -> None:
-    """Reject a separator that could be part of a text, or that a dictionary cannot store as one symbol.
-
-    Raises:
-        InputError: it is shorter than two characters, contains whitespace, is one of fairseq's special symbols, or
-            looks like a subword.
-    """
+    """Reject a separator that could be part of a text, or that a dictionary cannot store as one symbol."""
     if not separator:
         return
     if len(separator) < 2 or separator in SYMBOLS or any(c.isspace() or not c.isprintable() for c in separator):
@@ -167,9 +162,6 @@ class SubwordCodec:
         bpe: see :class:`DataConfig`.
         symbols: see :class:`DataConfig`.
         models_for: see :class:`DataConfig`.
-
-    Raises:
-        InputError: a subword model is missing or damaged.
     """
 
     def __init__(

@@ -32,11 +32,7 @@ class Item(NamedTuple):
 
 
 def read_set(path: Path) -> tuple[list[Item], str]:
-    """Return the items of a set, ``SET.json``, and the target language, if the names of their documents contain it.
-
-    Raises:
-        InputError: the file cannot be read, or is not such a set.
-    """
+    """Return the items of a set, ``SET.json``, and the target language, if the names of their documents contain it."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         items = [Item(str(i["expected"]), str(i["rule"]), i.get("ante distance")) for i in found]
@@ -49,11 +45,7 @@ def read_set(path: Path) -> tuple[list[Item], str]:
 
 
 def splitter(language: str) -> Callable[[str], list[str]]:
-    """Return a function that splits text into sentences, as the ``ctxpro`` package does.
-
-    Raises:
-        InputError: sentence-splitter is not installed, or does not know the language.
-    """
+    """Return a function that splits text into sentences, as the ``ctxpro`` package does."""
     try:
         from sentence_splitter import SentenceSplitter, SentenceSplitterException
     except ImportError as e:
@@ -88,9 +80,6 @@ def evaluate(translations: Sequence[Document], items: Sequence[Item], language: 
 
     Returns:
         ``right``, ``total``, and [right, total] ``by_rule`` and ``by_distance``.
-
-    Raises:
-        InputError: there are more or fewer translations than items; or as :func:`splitter`.
     """
     if len(translations) != len(items):
         raise InputError(f"{len(translations)} translations for {len(items)} examples")

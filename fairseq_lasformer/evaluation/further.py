@@ -50,17 +50,10 @@ class FurtherScore:
 
         Args:
             systems: number of systems.
-
-        Raises:
-            InputError: they do; names them.
         """
 
     def evaluate(self, systems: Systems) -> dict[str, Scores]:
-        """Return entries of ``scores.json``, by system.
-
-        Raises:
-            InputError: the documents or a file do not allow it.
-        """
+        """Return entries of ``scores.json``, by system."""
         raise NotImplementedError
 
     def text(self, name: str, scores: Scores) -> str:
@@ -75,9 +68,6 @@ def further_scores(options: Any, systems: int, with_source: bool) -> list[Furthe
         options: an instance of a class whose bases are scores, see :class:`FurtherScore`.
         systems: number of systems.
         with_source: whether source documents are named.
-
-    Raises:
-        InputError: they conflict, or one needs the source documents.
     """
     kinds: list[type[FurtherScore]] = [kind for kind in type(options).__mro__ if FurtherScore in kind.__bases__]
     asked = []

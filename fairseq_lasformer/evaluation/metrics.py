@@ -66,11 +66,7 @@ class Metric:
 
 
 def bleu(lowercase: bool, tokenize: str, **options: Any) -> BLEU:
-    """Build sacrebleu's BLEU.
-
-    Raises:
-        InputError: the tokeniser is unknown, or cannot be used here.
-    """
+    """Build sacrebleu's BLEU."""
     if tokenize not in BLEU.TOKENIZERS:
         raise InputError(f"--tokenize {tokenize}: expected one of {', '.join(BLEU.TOKENIZERS)}")
     try:

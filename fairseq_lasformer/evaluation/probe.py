@@ -70,9 +70,6 @@ def judge(probes: Sequence[Probe], hypotheses: Sequence[Document], references: S
 
     Args:
         hypotheses, references: documents, in the same order.
-
-    Raises:
-        InputError: the probes do not match the references, or hypotheses are missing.
     """
     if len(hypotheses) != len(references):
         raise InputError(f"{len(hypotheses)} hypotheses for {len(references)} reference documents")

@@ -99,10 +99,6 @@ def evaluate(
     Args:
         hypotheses, references, sources: documents with the same sentences.
         language: that of the hypotheses, one of :data:`LANGUAGES`.
-
-    Raises:
-        InputError: documents have different numbers of sentences, nothing is known of the language's pronouns, or the
-            references have none.
     """
     if language not in LANGUAGES:
         raise InputError(f"--pronouns: knows only {', '.join(LANGUAGES)} as --target-lang, not {language}")

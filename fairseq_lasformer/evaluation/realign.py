@@ -18,9 +18,6 @@ def realign(hypotheses: Sequence[Document], references: Sequence[Document], toke
     Args:
         hypotheses, references: the same number of documents.
         tokenize: sacrebleu's tokeniser; with one for text without spaces, every character is a word.
-
-    Raises:
-        InputError: mweralign is not installed.
     """
     try:
         from mweralign.mweralign import align_texts

@@ -26,9 +26,6 @@ def score(hypotheses: Sequence[Document], references: Sequence[Document], tokeni
         document); ``s_bleu``, ``s_bleu_cased`` over the ``s_bleu_documents`` documents whose sentence counts agree
         (None if there are none, or if no hypothesis has sentence boundaries); ``documents``, the number of documents;
         ``length_ratio`` in words (in the tokeniser's tokens for text without spaces); ``signatures`` of the metrics.
-
-    Raises:
-        InputError: the numbers of hypotheses and references differ.
     """
     if len(hypotheses) != len(references):
         first, last = sorted((len(hypotheses), len(references)))

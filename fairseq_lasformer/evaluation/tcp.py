@@ -27,11 +27,7 @@ class Label(NamedTuple):
 
 
 def read_labels(path: Path) -> list[list[Label]]:
-    """Return the labels of each document: line i contains tab-separated ``position:candidate,candidate,…``.
-
-    Raises:
-        InputError: the file does not exist, or a field is malformed (the message names file and line).
-    """
+    """Return the labels of each document: line i contains tab-separated ``position:candidate,candidate,…``."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     documents = []
@@ -107,9 +103,6 @@ def score(
 
     Args:
         hypotheses, references: 148 documents of tokens, true-cased.
-
-    Raises:
-        InputError: there are not 148 of each.
     """
     expected = PARTS["PT"][1]
     for name, given in (("hypotheses", hypotheses), ("references", references), ("lines of candidates", labels)):

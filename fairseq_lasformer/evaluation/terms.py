@@ -49,9 +49,6 @@ def evaluate(hypotheses: Sequence[Document], sources: Sequence[Document], terms:
         ``found`` and ``asked``, whose ratio is the success rate; ``same`` and ``repeated``, whose ratio is the
         consistency: of the found occurrences of terms that occur more than once in a document, how many have the most
         frequent form in it (terms with a single translation: all that are found, of all).
-
-    Raises:
-        InputError: there are more or fewer hypotheses than source documents.
     """
     if len(hypotheses) != len(sources):
         raise InputError(f"{len(hypotheses)} hypotheses for {len(sources)} source documents")

@@ -16,9 +16,6 @@ def executor(engine: str, what: str, logs: Path | None = None) -> Executor:
         engine: ``processes``, ``ray`` or ``ray=ADDRESS``.
         what: description of the work, for error messages.
         logs: see :class:`Processes`; Ray keeps what its workers print itself.
-
-    Raises:
-        InputError: there is no such engine.
     """
     name, _, address = engine.partition("=")
     if engine == "processes":

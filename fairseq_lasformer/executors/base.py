@@ -42,9 +42,6 @@ class Worker(Generic[Item, Result]):
 
         Args:
             report: called as parts of it are done.
-
-        Raises:
-            InputError: the work failed; the message ends all work.
         """
         raise NotImplementedError
 

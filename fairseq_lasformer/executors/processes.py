@@ -105,11 +105,7 @@ class _Child:
         self.connection.send(self.worker)
 
     def run(self, item: Any, report: Report) -> Any:
-        """Return the result of an item.
-
-        Raises:
-            EOFError: the process ended before.
-        """
+        """Return the result of an item."""
         try:
             if self.over:
                 raise EOFError

@@ -67,11 +67,7 @@ class RayActors(Executor):
 
     @contextmanager
     def _cluster(self, resources: Resources) -> Iterator[Any]:
-        """Yield Ray, connected to the cluster.
-
-        Raises:
-            InputError: Ray is not installed, or the cluster does not answer.
-        """
+        """Yield Ray, connected to the cluster."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15, workers wait for whatever else runs
         try:
@@ -173,11 +169,7 @@ class _Actor:
 
 
 def _reach(address: str) -> None:
-    """Refuse an address that does not answer soon: Ray would wait for minutes.
-
-    Raises:
-        InputError: nothing answers there.
-    """
+    """Refuse an address that does not answer soon: Ray would wait for minutes."""
     place = address.removeprefix("ray://")
     if not place or place == "auto":
         return

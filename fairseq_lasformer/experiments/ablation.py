@@ -56,9 +56,6 @@ def rows(table: int, cfg: DictConfig, values: Sequence[str] = (), modules: Seque
             (components of the method), 5 (t), 6 (d_s) or 7 (r).
         values: values to try in table 5, 6 or 7, instead of those in :data:`VARIED`; in table 1, the number of keys.
         modules: modules in which the other ways of table 1 are used; the rest have full attention.
-
-    Raises:
-        InputError: there is no such table, or it does not take ``modules``.
     """
     if tuple(modules) != MODULES and table != 1:
         raise InputError(f"--modules {','.join(modules)}: only in table 1")
@@ -145,11 +142,7 @@ class Ablation:
 
 
 def finished(ablation: Ablation, row: Row, folder: Path) -> Scores | None:
-    """Return the result of a run; None if it has not finished.
-
-    Raises:
-        InputError: the folder contains a run with other settings.
-    """
+    """Return the result of a run; None if it has not finished."""
     ablation.progress(row, folder).check(_OTHER.format(folder))
     try:
         return json.loads((folder / "result.json").read_text(encoding="utf-8"))
@@ -167,9 +160,6 @@ def run(ablation: Ablation, row: Row, folder: Path) -> Scores:
         ``label``, ``kappa`` by module (1 for full attention, None for patterns without a kappa), the headline metric,
         ``updates``, ``seconds`` of training and, with probes, what :func:`accuracy` returns; also written to
         ``result.json``.
-
-    Raises:
-        InputError: as :func:`finished`, or a stage failed.
     """
     if (result := finished(ablation, row, folder)) is not None:
         return result
@@ -213,9 +203,6 @@ def submit(launcher: str, command: Sequence[str]) -> None:
 
     Args:
         launcher: command line of the launcher.
-
-    Raises:
-        InputError: the launcher cannot be started, or fails.
     """
     try:
         words = shlex.split(launcher)

@@ -38,9 +38,6 @@ def back_translate(
         jobs: number of workers that translate.
         engine: how they are run, see :func:`executors.executor`.
         tell: called with each message.
-
-    Raises:
-        InputError: the configuration or a file is wrong, the model has another direction, or a stage failed.
     """
     checkpoint = chosen(model)
     load(checkpoint)  # an unusable one is refused before anything is written

@@ -38,9 +38,6 @@ def write_card(folder: Path, data: Path) -> None:
     Args:
         folder: folder of checkpoints, with ``train.log`` and perhaps ``scores.json``.
         data: prepared folder that they were trained on.
-
-    Raises:
-        InputError: the card cannot be written.
     """
     path, made = folder / NAME, f"{_BEGIN}\n{_text(folder, data)}\n{_END}"
     try:

@@ -43,9 +43,6 @@ def distil(
         jobs: number of workers that translate.
         engine: how they are run, see :func:`executors.executor`.
         tell: called with each message.
-
-    Raises:
-        InputError: the configuration or a file is wrong, or a stage failed.
     """
     checkpoint = chosen(teacher)
     load(checkpoint)  # an unusable one is refused before anything is written

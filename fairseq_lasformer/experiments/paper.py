@@ -36,9 +36,6 @@ def run_system(experiment: str, config: Path, system: str, options: RowOptions) 
     Args:
         config: see :func:`described`.
         options: ``files``, ``trust``; options set by the configuration must not be given.
-
-    Raises:
-        InputError: as :func:`run_row`.
     """
     for name in ("beam", "average", "max_update", "max_tokens", "limit", "size", "overrides"):
         if getattr(options, name) != getattr(RowOptions, name):
@@ -68,10 +65,6 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, Sco
 
     Returns:
         the table for a terminal, and the scores.
-
-    Raises:
-        InputError: the configuration does not exist, the options are invalid, the folder contains a run with other
-            settings, or a stage failed.
     """
     if (description := described(experiment)) is not None:
         return run_system(experiment, description, system, options)

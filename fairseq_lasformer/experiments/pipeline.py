@@ -143,9 +143,6 @@ class Experiment:
             stages: some of :meth:`stages`; all of them if empty.
             tell: see :meth:`Progress.run`.
             say: called with the message of a stage.
-
-        Raises:
-            InputError: a stage failed.
         """
         work = {"train": self._train, "average": self._average, "translate": self._translate}
         for stage in stages or self.stages():

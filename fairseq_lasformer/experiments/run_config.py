@@ -116,11 +116,7 @@ class RunConfig:
 
     @classmethod
     def read(cls, path: Path) -> RunConfig:
-        """Read a configuration file; what is under ``gpu`` replaces or follows the rest if there is a GPU.
-
-        Raises:
-            InputError: it cannot be read, or something in it is unknown, missing or of the wrong kind.
-        """
+        """Read a configuration file; what is under ``gpu`` replaces or follows the rest if there is a GPU."""
         try:
             given = yaml.safe_load(path.read_text(encoding="utf-8"))
         except OSError as e:
@@ -180,11 +176,7 @@ class RunConfig:
         )
 
     def chosen(self, names: Sequence[str]) -> list[System]:
-        """Return the systems with these names, or all of them, each after the one that it starts from.
-
-        Raises:
-            InputError: there is no system with such a name.
-        """
+        """Return the systems with these names, or all of them, each after the one that it starts from."""
         known, found = {system.name: system for system in self.systems}, dict[str, System]()
         for name in names or known:
             if name not in known:
@@ -289,9 +281,6 @@ def run_from_config(config: Path, only: Sequence[str] = (), tell: Tell = print) 
     Args:
         only: names of systems; only these and those that they start from are run.
         tell: called with each message.
-
-    Raises:
-        InputError: the file is wrong, or a stage failed.
     """
     run(RunConfig.read(config), only, tell)
 

@@ -64,11 +64,7 @@ class TrainOptions:
     )
 
     def command(self, data: Path, out: Path) -> list[str]:
-        """Return the command line of fairseq-train.
-
-        Raises:
-            InputError: the data has no training set, or an option is impossible.
-        """
+        """Return the command line of fairseq-train."""
         from fairseq_lasformer.plugin.config import PRESETS  # which loads fairseq
 
         settings, info = DataConfig.load(data), SplitInfo.load(data, "train")

@@ -48,9 +48,6 @@ class Translated(NamedTuple):
 
         Returns:
             the prefixes of the written files, in the order of ``prefixes``.
-
-        Raises:
-            InputError: a text cannot be read, or the folder belongs to a different run.
         """
         check_writable(folder / name)
         progress = Progress(folder, key_of(command))
@@ -69,9 +66,6 @@ class Translated(NamedTuple):
         Args:
             progress: progress of the whole; the translation is one of its stages.
             tell: called with each message.
-
-        Raises:
-            InputError: the text cannot be read.
         """
         file = f"{prefix}.{self.source}"
         try:

@@ -47,11 +47,7 @@ def chosen_options(data: Path, out: Path, given: Json, small: bool | None) -> tu
 
 
 def train_own(data: Path, out: Path, options: TrainOptions) -> str:
-    """Train on prepared data, or resume where an earlier call stopped; return a summary for a terminal.
-
-    Raises:
-        InputError: the data or an option is unusable, or the training failed.
-    """
+    """Train on prepared data, or resume where an earlier call stopped; return a summary for a terminal."""
     command = options.command(data, out)
     progress = Progress(out, key_of("train"))
     progress.open(f"{out}: belongs to a different run; choose another folder")

@@ -27,9 +27,6 @@ def read_config(path: Path) -> DictConfig:
     """Read a configuration, composed of the groups that it names and with all interpolations resolved.
 
     ``${oc.env:PWD}`` is the working directory.
-
-    Raises:
-        InputError: the file does not exist, or is not a training configuration.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such configuration")
@@ -70,9 +67,6 @@ def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
         overrides: Hydra overrides, such as ``optimization.max_update=50``; see :func:`override`.
         log: log file; output is appended.
         what: name of the system, for the progress bar.
-
-    Raises:
-        InputError: the training failed; the reason is quoted from its log.
     """
     named = [o.lstrip("+").split("=", 1) for o in overrides]
     total = int(next((v for k, v in reversed(named) if k == "optimization.max_update"), 0))
@@ -90,10 +84,6 @@ def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
         log: log file; output is appended, after a line that says what runs where.
         total: number of updates.
         what: name of the system, for the progress bar.
-
-    Raises:
-        InputError: the training failed; the reason is quoted from its log.
-        Interrupted: it was ended with Ctrl-C; the message says what was saved.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with (

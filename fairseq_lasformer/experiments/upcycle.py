@@ -69,9 +69,6 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
 
     Returns:
         a summary for a terminal.
-
-    Raises:
-        InputError: the model or an option is unusable, or a training failed.
     """
     check(options)
     begun, last = out / "start.pt", out / "checkpoint_last.pt"

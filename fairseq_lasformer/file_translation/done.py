@@ -31,9 +31,6 @@ class Made(NamedTuple):
 
         Args:
             same: whether that must be the same text.
-
-        Raises:
-            InputError: it is not the same, or cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(beside(path, FACTS), json.dumps(self.facts))
@@ -82,10 +79,6 @@ class Done:
         Args:
             inputs: the files that are read, resolved.
             overwrite: replace any other file.
-
-        Raises:
-            InputError: the target is, or links to, a file that is read; or it exists, and neither this run nor one
-                that it resumes wrote it.
         """
         if target.resolve() in inputs:
             raise InputError(f"{target}: links to a file that is read; remove the link, or choose a different folder")
@@ -97,11 +90,7 @@ class Done:
         check_writable(target)
 
     def place(self, key: str, target: Path, made: Made) -> None:
-        """Write a translation, and record that it is done.
-
-        Raises:
-            InputError: it or the record cannot be written.
-        """
+        """Write a translation, and record that it is done."""
         text, before = hashlib.sha256(made.text).hexdigest(), self._texts(target)
         if text not in before:  # a run killed after it has written the file must know it again
             self._add(target, "", text, *before)

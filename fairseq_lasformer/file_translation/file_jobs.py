@@ -63,9 +63,6 @@ def plan(
         output: see :func:`outputs.present`.
         form: format of all files; default: by the endings of their names.
         since: folders of the earlier sources and of their translations, whose files have the same names.
-
-    Raises:
-        InputError: an output would be an input, or a folder is missing.
     """
     if folder.resolve() == out.resolve():
         raise InputError(f"{out}: is the folder to translate; choose a different one with -o")
@@ -123,9 +120,6 @@ def translate_jobs(
         begin: called with the number of sentences in files about to be translated.
         tick: called with the number of sentences translated.
         given: what is known of the translations, by file.
-
-    Raises:
-        InputError: another process works on the same folder, or it cannot be written.
     """
 
     def put(waiting: Waiting, made: Made) -> Result:
@@ -156,9 +150,6 @@ def translate_elsewhere(
 
     Args:
         check: translate one of this many batches a second time, and compare; 0: none.
-
-    Raises:
-        InputError: a worker failed, or two workers translated a file differently.
     """
     with _locked(state):
         done, made = Done(state / DONE), state / MADE
@@ -251,11 +242,7 @@ def _second(batch: Batch) -> Batch:
 
 
 def _compare(result: Result) -> None:
-    """Compare a second translation with the one in place.
-
-    Raises:
-        InputError: they differ.
-    """
+    """Compare a second translation with the one in place."""
     target = result.job.target
     if result.made is None or not target.exists():
         return  # it failed, or on a GPU, where two translations may differ

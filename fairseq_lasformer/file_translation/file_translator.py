@@ -82,9 +82,6 @@ class FileTranslator:
 
         Args:
             any_language: also a file that states other languages than the model's.
-
-        Raises:
-            InputError: it cannot be read, or is not in the model's languages.
         """
         file = formats.read(data, form, encoding, finishing, *self.languages)
         if not any_language:
@@ -104,11 +101,7 @@ class FileTranslator:
         begin: Callable[[int], object] = lambda n: None,
         given: Sequence[Given | None] | None = None,
     ) -> list[TranslatedFile]:
-        """Translate files together, each as one document; see :meth:`translate_each`.
-
-        Raises:
-            InputError: a file cannot be written.
-        """
+        """Translate files together, each as one document; see :meth:`translate_each`."""
         found: dict[int, TranslatedFile] = {}
         for i, made in self.translate_each(files, tick, journals, begin, given):
             if isinstance(made, InputError):
@@ -242,9 +235,6 @@ class FileTranslator:
             lines: the translations of all lines read.
             others: other translations of each; empty for none.
             source: the translated source, with the matches of a memory.
-
-        Raises:
-            InputError: the numbers of sentences and translations differ.
         """
         texts = document.lines
         if len(texts) != len(lines):

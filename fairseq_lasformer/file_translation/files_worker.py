@@ -124,11 +124,7 @@ class _Open(NamedTuple):
 
 
 def earlier(since: tuple[Path, Path], form: str, options: Options, languages: tuple[str, str]) -> Earlier:
-    """Read an earlier version of a file and its translation, which may have another encoding.
-
-    Raises:
-        InputError: one cannot be read, or their format contains translations itself.
-    """
+    """Read an earlier version of a file and its translation, which may have another encoding."""
     if form in ("po", "xliff"):
         raise InputError(
             f"--since: not for {form}, which contains its own translation; merge the new source into it (msgmerge, "

@@ -46,22 +46,14 @@ class Journal:
         return found
 
     def add(self, lines: list[Line]) -> None:
-        """Keep the lines of a part.
-
-        Raises:
-            InputError: they cannot be written.
-        """
+        """Keep the lines of a part."""
         if self.ledger is not None:
             number = str(len(self.ledger.entries))
             self.ledger.add(number, [[line.tokens.tolist(), *line[1:]] for line in lines])
 
 
 def _kept_line(entry: Any, n_words: int) -> Line:
-    """Parse a line of a journal.
-
-    Raises:
-        ValueError: it is not a line.
-    """
+    """Parse a line of a journal."""
     tokens, score, repaired, flawed = entry
     words = isinstance(tokens, list) and all(type(t) is int and 0 <= t < n_words for t in tokens)
     if not words or not isinstance(score, float) or not isinstance(repaired, bool) or not isinstance(flawed, bool):

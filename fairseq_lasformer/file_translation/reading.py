@@ -85,9 +85,6 @@ class FileReader:
         Args:
             given: translations of some blocks; or an earlier version, whose unchanged paragraphs and sentences keep
                 their translation.
-
-        Raises:
-            InputError: a given translation is too long, or does not belong to the earlier version.
         """
         if not isinstance(given, Earlier):
             return self._read(file, given)
@@ -196,9 +193,6 @@ def given_lines_of_text(
         encoding: encoding of the text.
         name: name of the file in errors.
         languages: of the text and its translation.
-
-    Raises:
-        InputError: it does not belong to the text.
     """
     lines = split_lines(decode(data, encoding, language=languages[0]).text)
     found = parse_given(decode(known, None, language=languages[1]).text, len(lines), name)
@@ -229,9 +223,6 @@ def given_blocks(
         data: the file.
         known: the copy.
         languages: of the file and its translation.
-
-    Raises:
-        InputError: the copy has other blocks, or the format contains translations itself.
     """
     if form in ("po", "xliff"):
         raise InputError(f"--given: not for {form}, whose finished units are given without it")

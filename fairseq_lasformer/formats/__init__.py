@@ -139,9 +139,6 @@ def read(
         finishing: finishing steps of the translated file.
         language: code of the text's language, which decides between encodings.
         target: code of the language that it is translated into: what the file says of its language is changed.
-
-    Raises:
-        InputError: the file is damaged or not of this format; writing it may raise this as well.
     """
     with _refusing(f"cannot be read as {form}"):
         opened = _read(data, form, encoding, finishing, Languages(language, target))
@@ -155,11 +152,7 @@ def read(
 
 @contextmanager
 def _refusing(what: str) -> Iterator[None]:
-    """Blame any failure of a reader or writer on the file: one file must not end the work on others.
-
-    Raises:
-        InputError: the reader or writer failed.
-    """
+    """Blame any failure of a reader or writer on the file: one file must not end the work on others."""
     try:
         yield
     except InputError:
@@ -175,9 +168,6 @@ def check_languages(file: OpenFile, source: str, target: str) -> None:
 
     Args:
         source, target: the model's languages; of ``de_AT``, only ``de`` counts.
-
-    Raises:
-        InputError: names both.
     """
     for side, said, ours in zip(("from", "into"), file.languages, (source, target)):
         if said and language(said) != language(ours):
@@ -261,9 +251,6 @@ def check_format(name: str, hint: str = "") -> str:
 
     Args:
         hint: further advice for the error message.
-
-    Raises:
-        InputError: it is unknown.
     """
     found = format_of(name)
     if found is None:

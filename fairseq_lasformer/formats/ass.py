@@ -21,11 +21,7 @@ FIELDS = "Layer,Start,End,Style,Name,MarginL,MarginR,MarginV,Effect,Text"
 
 
 def read(text: str) -> Parsed:
-    """Read the texts of all lines of dialogue; a sentence may span several.
-
-    Raises:
-        InputError: the file has no dialogue.
-    """
+    """Read the texts of all lines of dialogue; a sentence may span several."""
     builder = BlockBuilder()
     writer = CueWriter(builder, False, True, _BRACES)
     names = _names(FIELDS)

@@ -99,9 +99,6 @@ class Decoded(NamedTuple):
 
         Args:
             errors: ``xmlcharrefreplace`` if the format can express any character.
-
-        Raises:
-            InputError: the encoding lacks a character of the text.
         """
         try:
             return self.mark + text.encode(self.encoding, errors)
@@ -126,9 +123,6 @@ def decode(
         named: the encoding, if known.
         declared: finds the encoding that a file of this format declares.
         language: code of its language; empty if not known.
-
-    Raises:
-        InputError: the file is not text, or not in the encoding named.
     """
     for mark, encoding in _MARKS:
         if data.startswith(mark) and named is None:

@@ -91,9 +91,6 @@ def read_archive(
 
     Args:
         what: what it is, for errors.
-
-    Raises:
-        InputError: it is no archive, damaged or encrypted, or lacks its main file.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

@@ -27,9 +27,6 @@ def read_odt(data: bytes, languages: Languages = Languages()) -> Archive:  # noq
 
     Args:
         languages: styles that say they are in the source language say the target.
-
-    Raises:
-        InputError: the file is damaged, encrypted or not an OpenDocument text.
     """
     archive = read_archive(data, _parts, _parsed, "an .odt file")
     return archive._replace(finish=lambda text: _in_language(text, languages))

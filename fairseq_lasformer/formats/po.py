@@ -128,11 +128,7 @@ def with_charset(text: str, name: str) -> str:
 
 
 def read(text: str) -> Parsed:
-    """Read the messages whose translations are empty, each in the place of its translation.
-
-    Raises:
-        InputError: there is no message.
-    """
+    """Read the messages whose translations are empty, each in the place of its translation."""
     builder = BlockBuilder(_escape)
     lines = lines_with_ends(text)
     fields, position = fields_of(lines), 0

@@ -30,9 +30,6 @@ def read(text: str, joined: bool = True, languages: Languages = Languages()) -> 
     Args:
         joined: whether a sentence may span several cues; otherwise, each cue is a block.
         languages: the target is named in the header of WebVTT if the source is.
-
-    Raises:
-        InputError: there is no cue.
     """
     lines = lines_with_ends(text)
     web = _is_web(lines)

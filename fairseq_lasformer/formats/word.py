@@ -42,9 +42,6 @@ def read_docx(data: bytes, languages: Languages = Languages()) -> Archive:  # no
 
     Args:
         languages: runs and styles that say they are in the source language say the target.
-
-    Raises:
-        InputError: the file is damaged, encrypted or not a Word document.
     """
     archive = read_archive(data, _parts, _parsed, "a .docx file")
     return archive._replace(finish=lambda text: _in_language(_keeping_space(text), languages))

@@ -23,9 +23,6 @@ def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
 
     Args:
         languages: a file that does not name its target language names it afterwards.
-
-    Raises:
-        InputError: the file is not XLIFF.
     """
     pieces = xml_pieces(text)
     if next((p.local for p in pieces if p.kind == "start"), "") != "xliff":

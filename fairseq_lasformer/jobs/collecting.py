@@ -33,9 +33,6 @@ def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Trans
 
     Args:
         codec: codec of the prepared folder.
-
-    Raises:
-        InputError: a document has no translation.
     """
     texts: dict[int, list[str]] = {}
     repaired: set[tuple[int, int]] = set()

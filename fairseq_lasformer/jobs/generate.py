@@ -75,9 +75,6 @@ def generate(
 
     Returns:
         the translation that was written; None if other shards are not done yet.
-
-    Raises:
-        InputError: data, checkpoint or output is unusable, or the translation failed.
     """
     codec, info = ExampleCodec.load(data), _split(data, split)
     _check_options(options)
@@ -203,11 +200,7 @@ def _files(options: Sequence[str]) -> list[Path]:
 
 
 def _split(data: Path, split: str) -> SplitInfo:
-    """Return the manifest of a split that can be translated.
-
-    Raises:
-        InputError: there is no such split, or its examples overlap.
-    """
+    """Return the manifest of a split that can be translated."""
     info = SplitInfo.load(data, split)
     if info is None:
         raise InputError(f"{data}: contains no split {split}; see its documents.*.json")

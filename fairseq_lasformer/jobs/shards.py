@@ -64,11 +64,7 @@ def load_models(cfg: DictConfig, task: FairseqTask) -> tuple[list[Any], torch.de
 
 
 def check_lengths(task: FairseqTask, split: str, cfg: DictConfig, models: list[Any]) -> None:
-    """Reject a split with an example that the models or ``--max-tokens`` have no room for.
-
-    Raises:
-        InputError: an example is too long; the message names the limit.
-    """
+    """Reject a split with an example that the models or ``--max-tokens`` have no room for."""
     dataset = task.dataset(split)
     limits = utils.resolve_max_positions(task.max_positions(), *[model.max_positions() for model in models])
     task.filter_indices_by_size(dataset.ordered_indices(), dataset, limits)
@@ -81,11 +77,7 @@ def text_of(task: FairseqTask, codec: ExampleCodec, sentence: Tensor) -> str:
 
 
 def memory_of(task: FairseqTask) -> Memory | None:
-    """Return the memory that the task names.
-
-    Raises:
-        InputError: it cannot be used.
-    """
+    """Return the memory that the task names."""
     settings = DataConfig.load(task.folder)
     return Memory(task.cfg.memory, (settings.source_lang, settings.target_lang)) if task.cfg.memory else None
 
@@ -93,11 +85,7 @@ def memory_of(task: FairseqTask) -> Memory | None:
 def required_terms(
     task: FairseqTask, translator: Translator, memory: Memory | None
 ) -> Callable[[Tensor], list[list[int]]] | None:
-    """Return a function from a source sentence's tokens to those of its required terms; None without any.
-
-    Raises:
-        InputError: see :meth:`Translator.required_terms`.
-    """
+    """Return a function from a source sentence's tokens to those of its required terms; None without any."""
     codec = ExampleCodec.load(task.folder)
     required = translator.required_terms(task.cfg.glossary or None, memory, codec)
     return None if required is None else lambda sentence: required(text_of(task, codec, sentence))
@@ -106,11 +94,7 @@ def required_terms(
 def matches(
     task: FairseqTask, translator: Translator, memory: Memory | None
 ) -> Callable[[Sequence[Tensor]], Remembered] | None:
-    """Return a function from the tokens of a document's sentences to its memory pairs; None without a memory.
-
-    Raises:
-        InputError: the memory cannot be used.
-    """
+    """Return a function from the tokens of a document's sentences to its memory pairs; None without a memory."""
     if memory is None:
         return None
     codec = ExampleCodec.load(task.folder)

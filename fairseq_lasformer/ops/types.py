@@ -145,7 +145,9 @@ class AttentionMask(NamedTuple):
         if bias is None or self.own is None:
             return None
         others = self.counts(n_queries, n_keys, bias.device) - self.own.n_keys
-        return others.clamp_min(1).to(torch.promote_types(bias.dtype, torch.float32)).log()[:, None] - bias[:, None]
+        # float32 logarithms differ between processors; of float64 ones, what is left after rounding does not
+        logs = others.clamp_min(1).double().log().to(torch.promote_types(bias.dtype, torch.float32))
+        return logs[:, None] - bias[:, None]
 
 
 class RowSample(NamedTuple):
@@ -355,7 +357,7 @@ class OwnShift(NamedTuple):
         """
         each = own.n_keys.numel() // index.n_keys.numel()
         others = index.n_keys.repeat_interleave(each) - own.n_keys
-        value = others.clamp_min(1).float().log()[:, None] - bias.float()
+        value = others.clamp_min(1).double().log().float()[:, None] - bias.float()
         return cls(torch.zeros_like(own.first) if chosen else own.first, own.n_keys, value)
 
 

@@ -101,11 +101,7 @@ class Server(WordPages):
         prepared: PreparedText,
         tell: Callable[[int], object] = lambda n: None,
     ) -> list[Line]:
-        """Return the lines of a translation; end it when the client leaves. ``tell`` is called with their number.
-
-        Raises:
-            HTTPException: the queue is full, it took too long, it failed, or the client has left.
-        """
+        """Return the lines of a translation; end it when the client leaves. ``tell`` is called with their number."""
         lines: dict[int, Line] = {}
         begun = time.monotonic()
         try:

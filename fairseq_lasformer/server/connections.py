@@ -86,11 +86,7 @@ class BoundedServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket.
-
-    Raises:
-        InputError: the address is unknown or taken.
-    """
+    """Open a listening socket."""
     if not 0 <= port < 65536:
         raise InputError(f"--port {port}: expected a number from 0 to 65535")
     try:

@@ -119,11 +119,7 @@ class Engine:
         return all(thread.is_alive() for thread in self.threads)
 
     def submit(self, source: Source, tell: Callable[[Event], object]) -> QueuedDocument:
-        """Queue a document; see :class:`QueuedDocument`.
-
-        Raises:
-            QueueFull: the queue is full.
-        """
+        """Queue a document; see :class:`QueuedDocument`."""
         job = QueuedDocument(source, tell)
         with self.changed:
             if self.closed or len(self.jobs) >= self.max_jobs:

@@ -24,9 +24,6 @@ async def read_fields(request: Request, most: int, seconds: float, keys: Sequenc
         most: maximum bytes of the body, however it is sent.
         seconds: time limit for receiving it.
         keys: API keys; None requires none.
-
-    Raises:
-        HTTPException: it is too large, too slow or malformed, or its key is wrong.
     """
     given = request.headers.get("authorization", "").removeprefix("Bearer ") or request.query_params.get("api_key", "")
     if given:
@@ -72,11 +69,7 @@ def _bounded(request: Request, most: int) -> Any:
 
 
 def check_key(given: object, keys: Sequence[str] | None) -> None:
-    """Refuse a wrong key; compare in constant time, and in bytes, because keys need not be ASCII.
-
-    Raises:
-        HTTPException: it is wrong.
-    """
+    """Refuse a wrong key; compare in constant time, and in bytes, because keys need not be ASCII."""
     if keys is None:
         return
     text = given if isinstance(given, str) else ""
@@ -88,11 +81,7 @@ def check_key(given: object, keys: Sequence[str] | None) -> None:
 
 
 def number(given: Any) -> int:
-    """Parse a number in a request, from 0; more than a million counts as a million.
-
-    Raises:
-        HTTPException: it is not a number.
-    """
+    """Parse a number in a request, from 0; more than a million counts as a million."""
     try:
         found = int(given or 0)
     except (TypeError, ValueError, OverflowError):
@@ -103,11 +92,7 @@ def number(given: Any) -> int:
 
 
 def given_lines(given: object) -> dict[int, str]:
-    """Parse translations of some sentences in a request, an object of number and text (as JSON in a form).
-
-    Raises:
-        HTTPException: it is not such an object.
-    """
+    """Parse translations of some sentences in a request, an object of number and text (as JSON in a form)."""
     message = 'given: expected an object of sentence number and text, {"1": "…"}'
     pairs = _structure(given, message)
     if not pairs:
@@ -120,11 +105,7 @@ def given_lines(given: object) -> dict[int, str]:
 
 
 def _structure(given: object, message: str) -> Any:
-    """Decode a field that is an object or a list (as JSON in a form).
-
-    Raises:
-        HTTPException: it is text that is not JSON, or null.
-    """
+    """Decode a field that is an object or a list (as JSON in a form)."""
     if not isinstance(given, str) or not given.strip():
         return given
     try:
@@ -142,11 +123,7 @@ def yes(given: object) -> bool:
 
 
 def texts(given: object, message: str) -> list[str]:
-    """Check texts in a request.
-
-    Raises:
-        HTTPException: they are not a list of texts, or contain lone surrogates.
-    """
+    """Check texts in a request."""
     if not isinstance(given, list) or not given or not all(isinstance(text, str) for text in given):
         raise HTTPException(400, message)
     try:
@@ -229,9 +206,5 @@ BECAUSE = {**_SIDES, "number": Field(NUMBER | {"description": "of the sentence, 
 
 
 def values(given: Mapping[str, Any], fields: Mapping[str, Field]) -> Json:
-    """Return the values of a request's fields.
-
-    Raises:
-        HTTPException: one is wrong.
-    """
+    """Return the values of a request's fields."""
     return {name: field.read(given.get(name)) for name, field in fields.items()}

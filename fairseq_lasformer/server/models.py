@@ -54,9 +54,6 @@ class ServedModel:
         max_jobs: maximum number of documents in the queue.
         lanes: threads that translate; see :mod:`engine`.
         memory: see :class:`Memory`.
-
-    Raises:
-        InputError: its lines are not aligned.
     """
 
     def __init__(
@@ -97,9 +94,6 @@ class ServedModel:
             glossary: lines of source term, tab, target term.
             encoding: encoding of a text file.
             given: translations of some sentences, by their numbers, from 1.
-
-        Raises:
-            InputError: it cannot be read, or the glossary or a given line is wrong.
         """
         document = self.files.reader.read(self.files.open(data, form, encoding))
         if given:
@@ -128,11 +122,7 @@ class ServedModel:
         return [[self.model.line(0, "", line).translation for line in others] for others in found]
 
     def _first_shown(self, source: list[str], target: list[str], line: int) -> int:
-        """Return the first of the lines up to ``line`` that fit into the model together; at most 20 before it.
-
-        Raises:
-            InputError: the line by itself is too long.
-        """
+        """Return the first of the lines up to ``line`` that fit into the model together; at most 20 before it."""
         codec, filled, first = self.model.codec, [0, 0], line + 1
         most = codec.limit, 4 * codec.limit + 50  # translations may be longer than their source
         while first > max(0, line - 20):
@@ -149,12 +139,7 @@ class ServedModel:
         return first
 
     async def events(self, prepared: PreparedText, seconds: float) -> AsyncGenerator[Event]:
-        """Yield the events of a document until it is done. It is cancelled when nobody iterates any more.
-
-        Raises:
-            QueueFull: the queue is full.
-            TimeoutError: it takes longer than ``seconds``.
-        """
+        """Yield the events of a document until it is done. It is cancelled when nobody iterates any more."""
         loop, found = asyncio.get_running_loop(), asyncio.Queue[Event]()
         if not prepared.texts:
             yield Event("done")
@@ -180,9 +165,6 @@ class ServedModel:
         Args:
             source, target: the lines of a document and its translation.
             number: number of the line to explain, from 1; None for all, less thoroughly.
-
-        Raises:
-            InputError: there is no such line, or the model reads single sentences.
         """
         if len(source) != len(target):
             raise InputError(f"target_lines: {len(target)} lines for {len(source)}")
@@ -201,9 +183,6 @@ class ServedModel:
             source, target: the lines of a document and its translation.
             line, word: number of the line, and of its word, from 0; words are separated by spaces.
             most: maximum number of words to return.
-
-        Raises:
-            InputError: there is no such word, or the line is longer than the model's limit.
 
         Returns:
             for ``source`` and ``target``, line, word and weight of each, the highest first; none for dense models.

@@ -39,11 +39,7 @@ class Turns(Pages):
         return await read_fields(request, most, self.limits.body_seconds, self.keys)
 
     def _model(self, asked: Json) -> ServedModel:
-        """Return the model that a request asks for.
-
-        Raises:
-            HTTPException: there is none.
-        """
+        """Return the model that a request asks for."""
         source, target, name = (asked[key] for key in ("source", "target", "model"))
         found = _spoken([m for m in self.models if not name or m.name == name], 1, target)
         if source not in ("", "auto"):
@@ -57,11 +53,7 @@ class Turns(Pages):
 
     @contextmanager
     def _turn(self, request: Request) -> Any:
-        """Take one of the simultaneous translations that an address may have.
-
-        Raises:
-            HTTPException: all are taken.
-        """
+        """Take one of the simultaneous translations that an address may have."""
         client = request.client.host if request.client else ""
         if self.busy[client] >= self.limits.per_client:
             raise HTTPException(429, "too many translations at the same time", {"Retry-After": "5"})
@@ -74,12 +66,7 @@ class Turns(Pages):
                 del self.busy[client]
 
     async def _work(self, request: Request, function: Callable[..., T], *args: Any) -> T:
-        """Run a function that reads or writes a file in a thread, and return its result.
-
-        Raises:
-            HTTPException: it takes too long, or the client has left. The thread goes on, and keeps its place until
-                it is done.
-        """
+        """Run a function that reads or writes a file in a thread, and return its result."""
 
         async def run() -> T:
             work = functools.partial(function, *args)

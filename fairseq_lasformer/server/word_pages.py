@@ -32,11 +32,7 @@ class WordPages(Turns):
         return JSONResponse({"words": found})
 
     async def _lines_of(self, request: Request, fields: Mapping[str, Field]) -> tuple[ServedModel, Json]:
-        """Return the model and the values of a request about lines.
-
-        Raises:
-            HTTPException: a field is wrong, or the lines are too long.
-        """
+        """Return the model and the values of a request about lines."""
         asked = values(await self._fields(request, 4 * self.limits.characters + 10_000), fields)
         if sum(map(len, (*asked["source_lines"], *asked["target_lines"]))) > self.limits.characters:
             raise HTTPException(413, f"too long: at most {self.limits.characters} characters")

@@ -66,9 +66,6 @@ def build(
         languages: source and target; may be left out if the memory exists.
         unreviewed: whether fuzzy and unreviewed units of ``.po`` and XLIFF are also read.
         tick: called with a number of pairs that have been read.
-
-    Raises:
-        InputError: a file cannot be read; pairs read from it before are kept.
     """
     check_writable(path)
     with locked(path.with_name(f".{path.name}.lock"), "the building of a memory"):
@@ -120,11 +117,7 @@ def _add(store: MemoryStore, file: Path, unreviewed: bool, tick: Callable[[int],
 
 
 def _paths(file: Path, languages: tuple[str, str]) -> list[Path]:
-    """Return the files that one argument names: itself, or both sides of aligned text.
-
-    Raises:
-        InputError: the files do not exist.
-    """
+    """Return the files that one argument names: itself, or both sides of aligned text."""
     if file.is_file():
         suffix = file.suffix.lower()
         if suffix in (".tmx", *TABLES) or formats.format_of(file.name) in ("po", "xliff"):
@@ -159,11 +152,7 @@ def _pairs(file: Path, languages: tuple[str, str], unreviewed: bool) -> Iterator
 
 
 def _table(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield the rows of a table; further columns are not part of a pair.
-
-    Raises:
-        InputError: a row has no tab, or the file is not UTF-8.
-    """
+    """Yield the rows of a table; further columns are not part of a pair."""
     with open(file, encoding="utf-8-sig", newline="\n") as rows:
         try:
             for number, row in enumerate(rows, 1):

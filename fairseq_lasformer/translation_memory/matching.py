@@ -72,9 +72,6 @@ class Matcher:
         Args:
             most: maximum number of sentences.
             excluded: returns whether a pair must not be found.
-
-        Raises:
-            InputError: the memory is damaged.
         """
         own = set(words_of(sentence))
         weights: dict[str, float] = {}
@@ -107,11 +104,7 @@ class Matcher:
         return _diverse(found, most)
 
     def exact(self, sentence: str) -> str | None:
-        """Return the translation of exactly this sentence; None if there is none.
-
-        Raises:
-            InputError: the memory is damaged.
-        """
+        """Return the translation of exactly this sentence; None if there is none."""
         return self.store.exact(sentence)
 
 

@@ -83,9 +83,6 @@ class MemoryStore:
         path: the file; ``:memory:`` for a new one that is kept in memory.
         languages: languages of a new memory, or those expected of an existing one. None: whatever it has.
         writable: whether pairs are added; a file that does not exist is created.
-
-    Raises:
-        InputError: the file is not a memory, is damaged, or is for other languages.
     """
 
     def __init__(self, path: str | Path, languages: tuple[str, str] | None = None, writable: bool = False) -> None:
@@ -136,11 +133,7 @@ class MemoryStore:
         return self._looked > _MOST_STEPS
 
     def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Run a statement and return its rows.
-
-        Raises:
-            InputError: the file is damaged, or the statement takes too long.
-        """
+        """Run a statement and return its rows."""
         self._looked = 0
         with self._reported():
             return self.database.execute(query, values).fetchall()
@@ -161,11 +154,7 @@ class MemoryStore:
             self._rows(f"PRAGMA user_version = {VERSION}")
 
     def _check(self) -> None:
-        """Refuse anything but a memory: a schema is code, so it must be the one that this module writes.
-
-        Raises:
-            InputError: the file is not a memory, or has a different version.
-        """
+        """Refuse anything but a memory: a schema is code, so it must be the one that this module writes."""
         ((application,),) = self._rows("PRAGMA application_id")
         ((version,),) = self._rows("PRAGMA user_version")
         if application != APPLICATION:

@@ -68,12 +68,7 @@ class _Units:
 
 
 def pairs(path: Path, source: str, target: str) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of a file in two languages; a side that is missing is empty.
-
-    Raises:
-        InputError: the file is not TMX, is in an unknown encoding, or uses entities, by which small files can grow
-            without limit, or whose text is not known.
-    """
+    """Yield the pairs of a file in two languages; a side that is missing is empty."""
     units, parser = _Units(), expat.ParserCreate()
     parser.buffer_text = True
 

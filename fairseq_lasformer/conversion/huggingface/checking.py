@@ -15,11 +15,7 @@ _OTHER = re.compile(r".*_ids?$|.*token.*")
 
 
 def check_sizes(folder: Folder) -> None:
-    """Refuse settings that ask for a model far larger than the weights in the folder.
-
-    Raises:
-        InputError: names the first such setting.
-    """
+    """Refuse settings that ask for a model far larger than the weights in the folder."""
     weights = folder.shapes()
     widest = max([WIDTH, *(size for shape in weights.values() for size in shape)])
     layers = max(COUNT, len(weights))
@@ -47,9 +43,6 @@ def refusing(path: Path, place: Path | None = None, out: Path | None = None) -> 
 
     Args:
         place, out: folder that is being written, and what it will be called, for messages.
-
-    Raises:
-        InputError: the conversion failed.
     """
     try:
         yield

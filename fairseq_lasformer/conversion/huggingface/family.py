@@ -52,9 +52,6 @@ class Family(Protocol):
 
         Args:
             languages: source and target.
-
-        Raises:
-            InputError: the folder lacks something, or has something that ours cannot have; the message names it.
         """
         ...
 
@@ -114,9 +111,6 @@ def order(vocabulary: Mapping[str, int], n_words: int, special: Mapping[str, int
         vocabulary: the original's, from words to rows.
         n_words: rows of the original's table.
         special: for each of :data:`SPECIAL`, the original's row, or None.
-
-    Raises:
-        InputError: the vocabulary does not fit the table.
     """
     by_row = {row: word for word, row in vocabulary.items()}
     if len(by_row) != len(vocabulary) or any(not 0 <= row < n_words for row in by_row):

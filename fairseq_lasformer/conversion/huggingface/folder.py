@@ -20,9 +20,6 @@ class Folder:
 
     Attributes:
         config: content of ``config.json``.
-
-    Raises:
-        InputError: there is no ``config.json``, or it is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,44 +59,28 @@ class Folder:
         return [model.id_to_piece(i) for i in range(len(model))]
 
     def vocabulary(self, name: str) -> dict[str, int]:
-        """Return the words in a JSON file, and their rows.
-
-        Raises:
-            InputError: it contains something else.
-        """
+        """Return the words in a JSON file, and their rows."""
         found = self.json(name)
         if not isinstance(found, dict) or any(isinstance(r, bool) or not isinstance(r, int) for r in found.values()):
             raise InputError(f"{self.path / name}: expected words and their numbers")
         return found
 
     def file(self, name: str) -> Path:
-        """Return the path of one of the folder's files.
-
-        Raises:
-            InputError: it is missing.
-        """
+        """Return the path of one of the folder's files."""
         path = self.path / name
         if not path.is_file():
             raise InputError(f"{path}: not found; expected a model's folder as Hugging Face's library writes it")
         return path
 
     def number(self, name: str, default: int | None = None) -> int:
-        """Return a setting that is a non-negative number.
-
-        Raises:
-            InputError: it is missing or not such a number.
-        """
+        """Return a setting that is a non-negative number."""
         value = self.config.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
             raise InputError(f"{self.path / 'config.json'}: {name}: expected a number, not {value!r}")
         return value
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights in float32, from ``model.safetensors``, ``pytorch_model.bin``, or the parts of either.
-
-        Raises:
-            InputError: they are missing, damaged, or more than weights.
-        """
+        """Return the weights in float32, from ``model.safetensors``, ``pytorch_model.bin``, or the parts of either."""
         found, self._weights = self._weights, None
         return self._read() if found is None else found
 

@@ -50,9 +50,6 @@ def import_model(
 
     Returns:
         a summary for the terminal.
-
-    Raises:
-        InputError: the folder lacks something, or has something that ours cannot have.
     """
     folder = Folder(path)
     kind = folder.config["model_type"]

@@ -13,9 +13,6 @@ def added_tokens(folder: Folder, first: int) -> dict[str, int]:
 
     Args:
         first: row of the first, if the folder gives only their order.
-
-    Raises:
-        InputError: a file is damaged.
     """
     found: dict[Any, Any] = dict(folder.optional("added_tokens.json"))
     settings = folder.optional(TOKENIZER_CONFIG)
@@ -40,11 +37,7 @@ def _content(token: Any) -> Any:
 
 
 def tag_of(folder: Folder, language: str, tokens: Mapping[str, int]) -> str:
-    """Return the token of a language, which may be given as the model names it, or without script or country.
-
-    Raises:
-        InputError: there is none, or more than one.
-    """
+    """Return the token of a language, which may be given as the model names it, or without script or country."""
     names = {token: token.strip("_<>") for token in tokens}
     exact = [token for token, name in names.items() if language in (token, name)]
     found = exact or [token for token, name in names.items() if name.split("_")[0] == language]
@@ -69,9 +62,6 @@ def m2m_tokens(folder: Folder, first: int) -> dict[str, int]:
 
     Args:
         first: row of the first.
-
-    Raises:
-        InputError: the settings name no such list.
     """
     kind = str(folder.optional(TOKENIZER_CONFIG).get("language_codes", "m2m100"))
     if kind not in _CODES:

@@ -24,9 +24,6 @@ def compared(original: Path, made: Path, imported: Imported) -> str:
 
     Args:
         original, made: folders of the original and of the imported model.
-
-    Raises:
-        InputError: they differ by more than :data:`TOLERANCE`, or the original cannot be loaded.
     """
     import transformers
 

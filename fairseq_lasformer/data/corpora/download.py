@@ -34,10 +34,6 @@ def fetch(source: RemoteFile, folder: Path, trust: bool = False) -> Path:
 
     Args:
         trust: accept a file whose checksum is unknown.
-
-    Raises:
-        InputError: the file is unavailable, is not of the type its name indicates, or its checksum does not match (a
-            download is then left as ``NAME.part``).
     """
     path, kept = folder / source.name, folder / f"{source.name}.sha256"
     if path.is_dir():

@@ -39,9 +39,6 @@ def pair(source: list[Document], target: list[Document], names: tuple[object, ob
 
     Args:
         names: names of the two sides, for error messages.
-
-    Raises:
-        InputError: the two sides differ in the number of documents, or of sentences in a document.
     """
     if len(source) != len(target):
         raise InputError(f"{names[0]}: {len(source)} documents, but {names[1]} has {len(target)}")
@@ -58,9 +55,6 @@ def segments(path: Path) -> list[Document]:
     """Read documents of IWSLT's evaluation XML and of WMT's SGML: ``<doc …> … <seg id="1"> text </seg>``.
 
     Both are parsed by their tags alone: WMT's files are not valid XML (they may contain bare ampersands).
-
-    Raises:
-        InputError: there is no segment, or one precedes the first document.
     """
     documents: list[Document] = []
     for match in _SEGMENT.finditer("\n".join(_lines(path))):
@@ -76,11 +70,7 @@ def segments(path: Path) -> list[Document]:
 
 
 def talks(path: Path) -> list[Document]:
-    """Read documents of IWSLT's ``train.tags.*``: plain lines between tagged ones; each talk begins with ``<url>``.
-
-    Raises:
-        InputError: there is no talk, or there is text before the first one.
-    """
+    """Read documents of IWSLT's ``train.tags.*``: plain lines between tagged ones; each talk begins with ``<url>``."""
     documents: list[Document] = []
     lines = _lines(path)
     for number, line in enumerate(lines if lines[-1] else lines[:-1], 1):
@@ -171,9 +161,6 @@ def opus(links: Path, first: Path, second: Path, by_speaker: bool = False) -> It
     Args:
         first, second: archives of XML documents, one per language, in the order of the alignment.
         by_speaker: treat a speaker's turn (Europarl) instead of a file as a document.
-
-    Raises:
-        InputError: a document or sentence named by the alignment is missing, or a file is damaged.
     """
     try:
         yield from _opus_pairs(links, first, second, by_speaker)

@@ -37,9 +37,6 @@ def build(files: Path, out: Path, languages: tuple[str, str]) -> list[str]:
 
     Returns:
         the counts, a line each.
-
-    Raises:
-        InputError: a package is missing or damaged.
     """
     progress = Progress(out, key_of(NAME, languages))
     if progress.matches and progress.done("build") and (out / f"train.{languages[1]}").is_file():

@@ -269,9 +269,6 @@ def build(
     Returns:
         one line per split with the numbers of documents, of sentences and of pairs dropped because one side was empty;
         a single line if the corpus was already finished.
-
-    Raises:
-        InputError: files are missing or damaged, or the size of the development or test set differs from the paper's.
     """
     if name == libreoffice.NAME:
         return libreoffice.build(files, out, languages or ("en", "de"))
