@@ -103,9 +103,15 @@ Results results(const Arithmetic& compute) {
     for (int64_t i = 0; i < rows * most; ++i) chosen.push_back(static_cast<int32_t>((i * 7) % slots));
     std::vector<float> out(q.size()), weights(rows * heads * (most + kTurn)), scores(slots);
     const float factor = 1.f / std::sqrt(static_cast<float>(width));
-    Kept kept{q.data(), keys.data(), values.data(), nullptr, nullptr, chosen.data(), most, 0, counts.data(), rows, heads * width, width, 4, out.data()};
+    Kept kept{q.data(), keys.data(), values.data(), nullptr, nullptr, chosen.data(), most, 0, counts.data(), rows, heads * width, width, 4, nullptr, nullptr, out.data()};
     compute.attend(Type::kFloat, kept, 0, heads, factor, weights.data());
     all.floats.push_back(out);
+    const std::vector<int64_t> own = {0, 4, 0, 0, 2, 3};  // the first slot of a row's own line, and their number
+    const std::vector<float> shift = numbers(rows * heads);
+    kept.own = own.data(), kept.shift = shift.data();
+    compute.attend(Type::kFloat, kept, 0, heads, factor, weights.data());
+    all.floats.push_back(out);
+    kept.own = nullptr;
     kept.keys = keys16.data(), kept.values = values16.data();
     compute.attend(Type::kBFloat16, kept, 0, heads, factor, weights.data());
     all.floats.push_back(out);
@@ -137,6 +143,16 @@ Results results(const Arithmetic& compute) {
       compute.gather_backward(Type::kFloat, g, h, work.data());
     }
     for (const auto& each : {result, lse, dq, dk, dv}) all.floats.push_back(each);
+    std::vector<int64_t> lines;
+    for (int64_t i = 0; i < queries; ++i) lines.insert(lines.end(), {i * 5 % slots, i});
+    const std::vector<float> added = numbers(heads * queries);
+    std::vector<float> d_added(added.size());
+    g.own = lines.data(), g.shift = added.data(), g.d_shift = d_added.data();
+    for (int64_t h = 0; h < heads; ++h) {
+      compute.gather_forward(Type::kFloat, g, h, 0, queries, work.data());
+      compute.gather_backward(Type::kFloat, g, h, work.data());
+    }
+    for (const auto& each : {result, lse, dq, dk, dv, d_added}) all.floats.push_back(each);
   }
   {
     const Block b{2, 3, 41, nullptr, 0};

@@ -116,7 +116,7 @@ def test_one_command_makes_a_system_of_another_corpus(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text, scores = paper.run_row("tvsub_zh-en", "sentences", RowOptions(files=files))
     assert "d-BLEU" in text and scores["documents"] == 4 and (tmp_path / "runs/tvsub_zh-en/trunk").is_dir()
-    with pytest.raises(InputError, match="--only nothing: the systems are trunk, documents, "):
+    with pytest.raises(InputError, match="--only nothing: the systems are trunk, sentences, "):
         paper.run_row("tvsub_zh-en", "nothing", RowOptions(files=files))
     with pytest.raises(InputError, match="--max-update: tvsub_zh-en is described by tvsub.yaml"):
         paper.run_row("tvsub_zh-en", "lasformer", RowOptions(max_update=5))
