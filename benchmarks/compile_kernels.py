@@ -158,7 +158,7 @@ def decode(dtype: torch.dtype, rows: int, length: int, own: bool, kappa: int = K
         lines = OwnLines(*(_meta(rows, dtype=torch.int64) for _ in range(2)))
         scored = _meta(n_items, capacity, SELECT_DIM, dtype=dtype)
         kept = triton_decode.topk_indices(_meta(rows, SELECT_DIM, dtype=dtype), scored, index, kappa, lines)
-        triton_decode.attend_kept(x, keys, keys, kept, HEADS, OwnShift(*lines, _meta(rows, HEADS, dtype=torch.float32)))
+        triton_decode.attend_kept(x, keys, keys, kept, HEADS, OwnShift(lines, _meta(rows, HEADS, dtype=torch.float32)))
     triton_step.add_norm(x, x, weight, weight, 1e-5)
     newest, selector_keys = _meta(rows // n_items, dtype=torch.int64), _meta(n_items, capacity, SELECT_DIM, dtype=dtype)
     products = _meta(rows, 3 * width + 2 * SELECT_DIM, dtype=dtype).split([width] * 3 + [SELECT_DIM] * 2, 1)
@@ -194,7 +194,7 @@ def encode(dtype: torch.dtype, length: int, heads: int = HEADS, width: int = HEA
     dropout = DropoutMask(0.1, _meta(1, dtype=torch.int64))
     out, lse = triton_tiles.forward(q, q, q, bits, True, dropout)
     triton_tiles.backward(Attended(q, q, q, out, out, lse), bits, True, dropout)
-    own = lines.pairs(), _meta(1, heads, length, dtype=torch.float32)
+    own = lines.pairs, _meta(1, heads, length, dtype=torch.float32)
     out, lse = triton_tiles.forward(q, q, q, bits, True, dropout, *own)
     triton_tiles.backward(Attended(q, q, q, out, out, lse, own[1]), bits, True, dropout, own[0])
 

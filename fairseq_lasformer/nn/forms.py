@@ -118,8 +118,7 @@ class GatheredSelection(_Unsupervised):
         own, value = self.mask.own, self.mask.shift(bias, q.size(2), k.size(2))
         shift = None
         if own is not None and value is not None:
-            count = own.n_keys.flatten()
-            shift = OwnShift(torch.zeros_like(count), count, value.transpose(1, 2).flatten(0, 1))
+            shift = OwnShift(own.flattened().in_front(), value.transpose(1, 2).flatten(0, 1))
         out = ops.attend_kept(queries.flatten(0, 1), keys, values, None, self.slots, q.size(1), backend, shift=shift)
         return _heads(out, like=q)
 

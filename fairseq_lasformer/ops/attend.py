@@ -104,7 +104,7 @@ class _SelectedAttention(torch.autograd.Function):
         for rows, n_seen, _ in query_blocks(q.size(1), keep_mask.shape, k.size(2), mask, q.device):
             scores = torch.matmul(q[:, :, rows] * scale, keys[..., :n_seen]).to(lse.dtype)
             if shift is not None and mask.own is not None:
-                shift_own_(scores, mask.own, rows, shift[:, :, rows])
+                shift_own_(scores, mask.own.of(rows), shift[:, :, rows])
             weights, lse[:, :, rows] = kept_softmax_(scores, keep_mask[:, rows, :n_seen])
             weights = _dropped(weights, how.dropout, rows.start)
             out[:, :, rows] = torch.matmul(weights.to(v.dtype), v[:, :, :n_seen])
@@ -128,7 +128,7 @@ class _SelectedAttention(torch.autograd.Function):
             queries, d_rows = q[:, :, rows] * scale, d_out[:, :, rows].contiguous()
             scores = torch.matmul(queries, k[:, :, :n_seen].transpose(2, 3)).to(compute)
             if shift is not None and mask.own is not None:
-                shift_own_(scores, mask.own, rows, shift[:, :, rows])
+                shift_own_(scores, mask.own.of(rows), shift[:, :, rows])
             d_weights = torch.matmul(d_rows, v[:, :, :n_seen].transpose(2, 3)).to(compute)
             d_weights = _dropped(d_weights, dropout, rows.start)
             inside = sample.within(rows)
@@ -150,7 +150,7 @@ class _SelectedAttention(torch.autograd.Function):
             weights, d_scores = kept_gradient_(scores, d_weights, lse[:, :, rows], delta[:, :, rows], keep)
             weights = _dropped(weights, dropout, rows.start)
             if d_shift is not None and mask.own is not None:
-                d_shift[:, :, rows] = sum_own(d_scores, mask.own, rows)
+                d_shift[:, :, rows] = sum_own(d_scores, mask.own.of(rows))
             d_scores, weights = d_scores.to(q.dtype), weights.to(v.dtype)
             add_product_(dv[:, :, :n_seen], weights, d_rows)
             dq[:, :, rows] = torch.matmul(d_scores, k[:, :, :n_seen]) * scale

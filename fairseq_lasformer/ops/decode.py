@@ -51,7 +51,7 @@ def topk_indices(
         paths = paths._replace(table=_rows(paths.table))
     if chosen == "cpu":
         scaled = q.float().contiguous() * q.size(-1) ** -0.5
-        pairs = None if own is None else torch.stack([*own], -1)
+        pairs = None if own is None else own.pairs
         return KeptKeys(*torch.ops.fairseq_lasformer.topk_indices(scaled, keys, paths.table, *paths[1:3], kappa, pairs))
     with current(q):
         return _module(chosen).topk_indices(q, keys, paths, kappa, own)
@@ -103,7 +103,7 @@ def attend_kept(
     q, slots = _rows(q), KeptKeys(_rows(slots.indices), slots.counts.contiguous())
     keys, values = _rows(keys), _rows(values)
     if chosen == "cpu":
-        own = {} if shift is None else {"own": shift.pairs, "shift": shift.value.contiguous()}
+        own = {} if shift is None else {"own": shift.lines.pairs, "shift": shift.value.contiguous()}
         out = torch.ops.fairseq_lasformer.attend_kept(q.float().contiguous(), keys, values, *slots, n_heads, **own)
         return out.to(q.dtype)
     with current(q):
@@ -124,8 +124,12 @@ def _attend_source(
     queries, k, v = (t.reshape(n_items, -1, n_heads, width // n_heads).transpose(1, 2) for t in (q, keys, values))
     mask = None if paths.full else paths.allowed()[:, None, None]  # with a mask, the GPU's fast kernels do not apply
     if shift is not None:
-        mine = reference.own_positions(OwnLines(shift.first, shift.n_keys), n_keys)
-        added = (shift.value[:, :, None] * mine[:, None]).unflatten(0, (n_items, -1)).transpose(1, 2).to(q.dtype)
+        added = (
+            (shift.value[:, :, None] * shift.lines.among(n_keys)[:, None])
+            .unflatten(0, (n_items, -1))
+            .transpose(1, 2)
+            .to(q.dtype)
+        )
         mask = added if mask is None else added.masked_fill(~mask, float("-inf"))
     out = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, dropout_p=dropout_p)
     out = out.masked_fill((paths.n_keys == 0)[:, None, None, None], 0.0)

@@ -238,7 +238,7 @@ def topk_indices(
         own: positions of each row's own line; they are kept besides, before all others.
     """
     slots, allowed = paths.slots(q.size(0))
-    mine = torch.zeros_like(allowed) if own is None else allowed & own_positions(own, allowed.size(1))
+    mine = torch.zeros_like(allowed) if own is None else allowed & own.among(allowed.size(1))
     others = allowed & ~mine
     scores = selector_scores(q[:, None], of_rows(keys, slots), others[:, None])[:, 0]
     # NaN and -inf rank below all other allowed keys, but above disallowed ones
@@ -249,11 +249,6 @@ def topk_indices(
     order = rank.argsort(dim=1, descending=True, stable=True)[:, : max(1, int(kept.max()))]
     index = slots.gather(1, order).masked_fill(rank.gather(1, order) == 0, -1)
     return KeptKeys(index.int(), kept.int())
-
-
-def own_positions(own: OwnLines, n_keys: int) -> Tensor:
-    """Return which positions are those of each row's own line, bool [R, n_keys], in a decoding step."""
-    return OwnLines(own.first[None], own.n_keys[None]).among(n_keys)[0]
 
 
 def add_norm(x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -294,7 +289,7 @@ def attend_kept(
     k, v = (of_rows(t, index.clamp(min=0)).view(shape).transpose(1, 2) for t in (keys, values))
     weights = attention_scores(q.view(n_rows, 1, n_heads, -1).transpose(1, 2).to(k.dtype), k).float()
     if shift is not None:
-        mine = own_positions(OwnLines(shift.first, shift.n_keys), index.size(1))
+        mine = shift.lines.among(index.size(1))
         weights = weights + shift.value[:, :, None, None] * mine[:, None, None]
     weights = masked_softmax(weights, (index >= 0)[:, None, None])
     if dropout_p > 0:

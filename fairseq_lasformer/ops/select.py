@@ -41,7 +41,7 @@ def topk_mask(sel_q: Tensor, sel_k: Tensor, mask: AttentionMask, kappa: Tensor |
             n_allowed = others.sum(-1).expand(scores.shape[:2])
         keep_mask[:, rows, :n_seen] = topk_rows(scores, keep_counts(n_allowed, kappa), n_allowed)
         if mask.own is not None:
-            keep_mask[:, rows, :n_seen] |= mask.own.among(n_seen, rows)
+            keep_mask[:, rows, :n_seen] |= mask.own.of(rows).among(n_seen)
     return keep_mask
 
 

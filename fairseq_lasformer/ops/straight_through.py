@@ -36,7 +36,7 @@ def through_gradient(
         scores = torch.matmul(own_q[:, :, rows] * width**-0.5, k[:, :, :n_seen].transpose(2, 3)).float()
         numbers = torch.arange(sample.offset, n_queries, sample.stride, device=device)[rows]
         if shift is not None and mask.own is not None:
-            shift_own_(scores, mask.own, numbers, shift[:, :, numbers])
+            shift_own_(scores, mask.own.of(numbers), shift[:, :, numbers])
         others = mask.others(allowed, n_seen, numbers)
         d_weights = torch.matmul(d_rows, v[:, :, :n_seen].transpose(2, 3)).float()
         if dropout.p > 0:

@@ -31,7 +31,6 @@ from fairseq_lasformer.ops.types import (
     EVERY_ROW,
     AttentionMask,
     FunctionContext,
-    OwnLines,
     RowSample,
     Supervision,
     Teachers,
@@ -94,10 +93,8 @@ class _Supervise(torch.autograd.Function):
             ctx.kept = [unit for _, unit in saved]
         else:  # a sample is cheap to recompute, and its gradients are as large as those of all queries
             totals = teacher.sweep(keep_mask, None)
-            lines = () if mask.own is None else mask.own
-            ctx.n_own, ctx.causal, ctx.how = len(lines), mask.causal, how._replace(shifts=[])
-            kept = how.query_padding, *lines, *(how.shifts if lines else ())
-            ctx.save_for_backward(sel_q, sel_k, mask.key_padding, *kept, *projections)
+            ctx.mask, ctx.how = mask, how
+            ctx.save_for_backward(sel_q, sel_k, *projections)
         ctx.n_layers = n_layers
         every = teacher.valid
         n_valid = every.sum()
@@ -114,12 +111,8 @@ class _Supervise(torch.autograd.Function):
         if ctx.kept is not None:
             found = list(zip(ctx.saved_tensors, ctx.kept))
         else:
-            n, (sel_q, sel_k, key_padding, query_padding, *rest) = ctx.n_layers, ctx.saved_tensors
-            lines, rest = rest[: ctx.n_own], rest[ctx.n_own :]
-            shifts, rest = (rest[:n], rest[n:]) if lines else ([None] * n, rest)
-            mask = AttentionMask(key_padding, ctx.causal, own=OwnLines(*lines) if lines else None)
-            how = ctx.how._replace(query_padding=query_padding, shifts=shifts)
-            teacher = _BlockedTeacher(sel_q, sel_k, rest[:n], rest[n:], mask, how)
+            n, (sel_q, sel_k, *projections) = ctx.n_layers, ctx.saved_tensors
+            teacher = _BlockedTeacher(sel_q, sel_k, projections[:n], projections[n:], ctx.mask, ctx.how)
             gradients = teacher.gradients(ctx.live)
             teacher.sweep(None, gradients)
             found = gradients.in_dtype()
@@ -223,7 +216,7 @@ class _BlockedTeacher:
         for q, k, shift in zip(queries, self.keys, self.shifts):
             scores = torch.matmul(q * scale, k[:, :, :n_seen].transpose(2, 3)).to(self.compute)
             if shift is not None and self.mask.own is not None:
-                shift_own_(scores, self.mask.own, rows, shift[:, :, rows])
+                shift_own_(scores, self.mask.own.of(rows), shift[:, :, rows])
             heads.append(softmax_mean_(scores, allowed, attention, share))
         return attention, heads
 

@@ -42,11 +42,32 @@ class OwnLines(NamedTuple):
     first: Tensor
     n_keys: Tensor
 
-    def among(self, n_keys: int, rows: slice | Tensor = slice(None)) -> Tensor:
-        """Return which of the first ``n_keys`` keys are those of the queries ``rows``, bool [B, rows, n_keys]."""
+    @property
+    def pairs(self) -> Tensor:
+        """Both numbers of each query, [..., 2], as the kernels take them."""
+        return torch.stack([*self], -1)
+
+    def of(self, rows: slice | Tensor) -> OwnLines:
+        """Return those of some queries, [B, rows]."""
+        return OwnLines(self.first[:, rows], self.n_keys[:, rows])
+
+    def among(self, n_keys: int) -> Tensor:
+        """Return which of the first ``n_keys`` keys are those of each query's line, bool [..., n_keys]."""
         key = torch.arange(n_keys, device=self.first.device)
-        first = self.first[:, rows, None]
-        return (key >= first) & (key < first + self.n_keys[:, rows, None])
+        return (key >= self.first[..., None]) & (key < (self.first + self.n_keys)[..., None])
+
+    def log_others(self, n_allowed: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return log |R_i|, the logarithm of the number of keys outside of each query's line, [B, Q] or [R].
+
+        Args:
+            n_allowed: int64, the number of keys that each query may attend to.
+        """
+        # float32 logarithms differ between processors; of float64 ones, what is left after rounding does not
+        return (n_allowed - self.n_keys).clamp_min(1).double().log().to(dtype)
+
+    def in_front(self) -> OwnLines:
+        """Return as many keys, before all others."""
+        return OwnLines(torch.zeros_like(self.first), self.n_keys)
 
     def flattened(self) -> OwnLines:
         """Return those of B * Q rows, [B * Q]."""
@@ -58,10 +79,6 @@ class OwnLines(NamedTuple):
         offset = torch.arange(longest, device=self.first.device)
         slots = (self.first[..., None] + offset).masked_fill(offset >= self.n_keys[..., None], -1)
         return KeptKeys(slots.flatten(0, -2).int(), self.n_keys.flatten().int())
-
-    def pairs(self, rows: slice | Tensor = slice(None)) -> Tensor:
-        """Return both of the queries ``rows``, [B, rows, 2], as the CPU kernels take them."""
-        return torch.stack([self.first[:, rows], self.n_keys[:, rows]], -1)
 
 
 class AttentionMask(NamedTuple):
@@ -117,7 +134,7 @@ class AttentionMask(NamedTuple):
         """
         if self.own is None:
             return allowed
-        elsewhere = ~self.own.among(n_keys, rows)
+        elsewhere = ~self.own.of(rows).among(n_keys)
         return elsewhere if allowed is None else elsewhere & allowed
 
     def positions(self, n_keys: int, device: torch.device) -> Tensor:
@@ -144,10 +161,8 @@ class AttentionMask(NamedTuple):
         """
         if bias is None or self.own is None:
             return None
-        others = self.counts(n_queries, n_keys, bias.device) - self.own.n_keys
-        # float32 logarithms differ between processors; of float64 ones, what is left after rounding does not
-        logs = others.clamp_min(1).double().log().to(torch.promote_types(bias.dtype, torch.float32))
-        return logs[:, None] - bias[:, None]
+        dtype = torch.promote_types(bias.dtype, torch.float32)
+        return self.own.log_others(self.counts(n_queries, n_keys, bias.device), dtype)[:, None] - bias[:, None]
 
 
 class RowSample(NamedTuple):
@@ -332,18 +347,12 @@ class OwnShift(NamedTuple):
     """Number that is added to the scores of a row's own line in a decoding step, see :meth:`AttentionMask.shift`.
 
     Attributes:
-        first, n_keys: int64 [R], where the keys of that line stand among those that the row reads.
+        lines: where the keys of that line stand among those that the row reads, [R].
         value: log |R| - b_h, float32 [R, H].
     """
 
-    first: Tensor
-    n_keys: Tensor
+    lines: OwnLines
     value: Tensor
-
-    @property
-    def pairs(self) -> Tensor:
-        """first and n_keys, [R, 2], as the CPU kernels take them."""
-        return torch.stack([self.first, self.n_keys], -1)
 
     @classmethod
     def of(cls, own: OwnLines, bias: Tensor, index: KeyIndex, chosen: bool) -> OwnShift:
@@ -355,10 +364,9 @@ class OwnShift(NamedTuple):
             index: the keys that the rows may attend to.
             chosen: whether the keys were selected, and so begin with the own line; otherwise, all are read in order.
         """
-        each = own.n_keys.numel() // index.n_keys.numel()
-        others = index.n_keys.repeat_interleave(each) - own.n_keys
-        value = others.clamp_min(1).double().log().float()[:, None] - bias.float()
-        return cls(torch.zeros_like(own.first) if chosen else own.first, own.n_keys, value)
+        n_allowed = index.n_keys.repeat_interleave(own.n_keys.numel() // index.n_keys.numel())
+        value = own.log_others(n_allowed, torch.float32)[:, None] - bias.float()
+        return cls(own.in_front() if chosen else own, value)
 
 
 class Supervision(NamedTuple):

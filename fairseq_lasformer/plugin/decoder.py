@@ -227,9 +227,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         source_ends = None if ends is None else encoder_out["ends"][0]
         padding, source_padding = map(some_padding, (prev_output_tokens.eq(self.padding_idx), memory_padding))
         lines = self._lines(ends)
-        own: BothLines = (None, None)
-        if lines is not None and self.cfg.own_lines:
-            own = lines.own(padding), SourceLines.of(encoder_out["ends"][0], source_padding).own(lines.line)
+        own = self._own_lines(lines, padding, encoder_out, source_padding)
         full = FullPass(
             AttentionMask(padding, not full_context_alignment, ends, own[0]),
             encoder_out["encoder_out"][0].transpose(0, 1),
@@ -305,10 +303,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         assert self.packed is not None
         memory, padding = encoder_out["encoder_out"][0].transpose(0, 1), encoder_out["encoder_padding_mask"][0]
         lines = self._begin(cache, tokens, encoder_out)
-        own: BothLines = (None, None)
-        if lines is not None and self.cfg.own_lines:
-            of_source = SourceLines.of(encoder_out["ends"][0], some_padding(padding)).own(lines.line)
-            own = lines.own(None).flattened(), of_source.flattened()
+        own = self._own_lines(lines, None, encoder_out, some_padding(padding))
         x = self._embed(tokens, lines=lines)
         x = self.packed.stack.read(x, cache, memory, cache.index_source(padding), own)
         return x if self.layer_norm is None else self.layer_norm(x)
@@ -316,6 +311,14 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
     def _lines(self, ends: Tensor | None) -> TargetLines | None:
         """Return the lines of inputs, bool [B, N] where they start, if positions or attentions depend on them."""
         return TargetLines.of(ends) if ends is not None and self.reads_lines else None
+
+    def _own_lines(
+        self, lines: TargetLines | None, padding: Tensor | None, encoder_out: EncoderOut, source_padding: Tensor | None
+    ) -> BothLines:
+        """Return the own lines of inputs, in the translation and in the source, if attentions read them."""
+        if lines is None or not self.cfg.own_lines:
+            return None, None
+        return lines.own(padding), SourceLines.of(encoder_out["ends"][0], source_padding).own(lines.line)
 
     def _begin(self, cache: DecodingCache, tokens: Tensor, encoder_out: EncoderOut) -> TargetLines | None:
         """Start a cache with tokens [N, P]; return their lines, see :meth:`_lines`."""

@@ -273,7 +273,7 @@ def test_a_step_reads_the_own_line_first_in_one_softmax(table, kappa, int8):
         if kept is None and not table:
             return  # ranges in 8 bits are those of decoding steps, see test_packed_own_lines
         near = torch.ops.fairseq_lasformer.attend_kept(
-            q, numbers[0][0], numbers[1][0], *slots8, H, numbers[0][1], numbers[1][1], shift.pairs, shift.value
+            q, numbers[0][0], numbers[1][0], *slots8, H, numbers[0][1], numbers[1][1], shift.lines.pairs, shift.value
         )
         torch.testing.assert_close(near, ours, rtol=0.05, atol=0.05)
 
@@ -292,8 +292,7 @@ def test_rows_with_fixed_sums_are_the_definition(kappa):
         out = ops.dense_attention(*joined, index, H, mask.own, shift)
     else:
         kept = ops.topk_of_rows(*(t.detach() for t in selector), index, kappa, mask.own)
-        count = mask.own.n_keys.flatten()
-        moved = OwnShift(torch.zeros_like(count), count, shift.transpose(1, 2).flatten(0, 1))
+        moved = OwnShift(mask.own.flattened().in_front(), shift.transpose(1, 2).flatten(0, 1))
         out = ops.attend_kept(joined[0].flatten(0, 1), *joined[1:], None, kept, H, "cpu", 0.0, moved).view(B, 37, -1)
     expected = reference.selected_attention(q, k, v, keep, mask, bias=bias.detach()).transpose(1, 2).flatten(2)
     words = ~mask.key_padding

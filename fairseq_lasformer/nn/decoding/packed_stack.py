@@ -102,7 +102,7 @@ class PackedStack:
             cache: a cache that starts with P positions.
             memory: the encoder's output [N, K, d].
             source: index of the source's keys.
-            own: see :class:`DecodeContext`, of N * P rows.
+            own: the lines of the positions, [N, P], in the translation and in the source.
 
         Returns:
             [N, P, d].
@@ -111,7 +111,7 @@ class PackedStack:
         places = torch.arange(p)
         seen = (places + 1).repeat(n)
         index = KeyIndex(places.int().expand(n * p, p), torch.zeros_like(seen), seen, p)
-        rows = x.reshape(n * p, dim)
+        rows, own = x.reshape(n * p, dim), (own[0] and own[0].flattened(), own[1] and own[1].flattened())
         return self._run(rows, DecodeContext(cache, memory, index, source, own), places).view(x.shape)
 
     def _run(self, x: Tensor, context: DecodeContext, newest: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ class Pattern(nn.Module):
     def step_keys(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
         """Return :meth:`step` with the keys of each row's own line before all others, if own lines are read."""
         kept = self.step(query, keys)
-        if kept is None or keys.own is None or self.supervised:
+        if kept is None or keys.own is None:
             return kept
         return ops.own_first(kept, keys.own_slots())
 

@@ -93,6 +93,9 @@ class Selector(Pattern):
         newest = keys.newest_of("selector_query", self.q_proj)
         return ops.topk_indices(newest, selector_keys, keys.key_index, kappa, self.backend, keys.own)
 
+    def step_keys(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
+        return self.step(query, keys)  # which scores other keys alone
+
     def cost(self, length: int) -> PatternCost:
         scores = float(length) ** 2 * self.q_proj.out_features
         projections = float(length) * (self.q_proj.weight.numel() + self.k_proj.weight.numel())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops import cpu
+from fairseq_lasformer.ops.cpu.rows import own_arguments
 from fairseq_lasformer.ops.types import KeptKeys, KeyIndex, OwnLines
 
 
@@ -40,7 +41,7 @@ def topk_of_rows(sel_q: Tensor, sel_k: Tensor, index: KeyIndex, kappa: int, own:
         kept keys of B * Q rows.
     """
     queries = sel_q.flatten(0, 1) * sel_q.size(-1) ** -0.5
-    mine = None if own is None else own.pairs().flatten(0, 1)
+    mine = None if own is None else own.flattened().pairs
     where = sel_k, None, index.start, index.n_keys
     return KeptKeys(*torch.ops.fairseq_lasformer.topk_indices(queries, *where, kappa, mine))
 
@@ -66,8 +67,8 @@ def dense_attention(
     Returns:
         [B, Q, H*D]; 0 for items without keys.
     """
-    lines = (None, None) if own is None or shift is None else (own.pairs().flatten(0, 1), shift.contiguous())
-    return torch.ops.fairseq_lasformer.dense_attention(q, keys, values, index.start, index.n_keys, n_heads, *lines)
+    where = index.start, index.n_keys, n_heads
+    return torch.ops.fairseq_lasformer.dense_attention(q, keys, values, *where, *own_arguments(own, shift))
 
 
 def fuse_multiply_adds() -> None:

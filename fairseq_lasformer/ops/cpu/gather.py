@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.ops.attend import GradientOptions, gradient_options
+from fairseq_lasformer.ops.cpu.rows import own_arguments
 from fairseq_lasformer.ops.cpu.topk import topk_ranges
 from fairseq_lasformer.ops.straight_through import through_gradient
 from fairseq_lasformer.ops.types import (
@@ -18,7 +19,6 @@ from fairseq_lasformer.ops.types import (
     FunctionContext,
     KeptKeys,
     KeyIndex,
-    OwnLines,
     RowSample,
     StraightThrough,
 )
@@ -127,7 +127,7 @@ class _GatheredAttention(torch.autograd.Function):
         how: GradientOptions,
     ) -> Tensor:
         q, k, v = (t.contiguous() for t in (q, k, v))  # each head's keys are contiguous
-        lines = _lines(mask.own, shift)
+        lines = own_arguments(mask.own, shift)
         out, lse = torch.ops.fairseq_lasformer.gather_forward(q, k, v, *kept, *how.dropout, *lines)
         ctx.save_for_backward(q, k, v, *kept, mask.key_padding, sel_q, sel_k, out, lse, shift)
         ctx.causal, ctx.how, ctx.own = mask.causal, how, mask.own
@@ -139,7 +139,7 @@ class _GatheredAttention(torch.autograd.Function):
         q, k, v, slots, counts, key_padding, sel_q, sel_k, out, lse, shift = ctx.saved_tensors
         bounded, sample, dropout = ctx.how
         *gradients, d_shift = torch.ops.fairseq_lasformer.gather_backward(
-            d_out.transpose(1, 2), q, k, v, slots, counts, out, lse, *dropout, *_lines(ctx.own, shift)
+            d_out.transpose(1, 2), q, k, v, slots, counts, out, lse, *dropout, *own_arguments(ctx.own, shift)
         )
         gradients.append(None if shift is None else d_shift)
         if sel_q is None or not (sel_q.requires_grad or sel_k.requires_grad):
@@ -148,8 +148,3 @@ class _GatheredAttention(torch.autograd.Function):
         mask = AttentionMask(key_padding, ctx.causal, own=ctx.own)
         through = through_gradient(attended, mask, StraightThrough(sel_q, sel_k, bounded, sample), dropout)
         return (*gradients, None, None, *through, None)
-
-
-def _lines(own: OwnLines | None, shift: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return own lines and shift as the kernels take them."""
-    return (None, None) if own is None or shift is None else (own.pairs().flatten(0, 1), shift.contiguous())

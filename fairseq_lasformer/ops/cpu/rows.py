@@ -36,28 +36,33 @@ def softmax_mean_(scores: Tensor, allowed: Tensor | None, mean: Tensor, share: f
     return weights
 
 
-def shift_own_(scores: Tensor, own: OwnLines, rows: slice | Tensor, shift: Tensor) -> None:
+def own_arguments(own: OwnLines | None, shift: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Return own lines [B, Q] and their shift [B, H, Q] as operators take them that read keys by their slots."""
+    return (None, None) if own is None or shift is None else (own.flattened().pairs, shift.contiguous())
+
+
+def shift_own_(scores: Tensor, own: OwnLines, shift: Tensor) -> None:
     """Add to the scores of each query's own line, in place.
 
     Args:
         scores: [B, H, rows, K].
-        own: of all queries; ``rows``: which of them.
+        own: of these queries.
         shift: [B, H, rows], see :meth:`AttentionMask.shift`.
     """
     found = _kernels(scores)
     if found is not None and scores.is_contiguous():
-        found.shift_own(scores, own.pairs(rows), shift.float().contiguous())
+        found.shift_own(scores, own.pairs, shift.float().contiguous())
         return
-    mine = own.among(scores.size(-1), rows)[:, None].to(scores.dtype)
+    mine = own.among(scores.size(-1))[:, None].to(scores.dtype)
     scores.addcmul_(mine.expand_as(scores), shift[..., None].to(scores.dtype))
 
 
-def sum_own(scores: Tensor, own: OwnLines, rows: slice | Tensor) -> Tensor:
+def sum_own(scores: Tensor, own: OwnLines) -> Tensor:
     """Return the sum of the scores of each query's own line, [B, H, rows]; arguments as in :func:`shift_own_`."""
     found = _kernels(scores)
     if found is not None and scores.is_contiguous():
-        return found.sum_own(scores, own.pairs(rows))
-    return (scores * own.among(scores.size(-1), rows)[:, None]).sum(-1)
+        return found.sum_own(scores, own.pairs)
+    return (scores * own.among(scores.size(-1))[:, None]).sum(-1)
 
 
 def softmax_gradient_(weights: Tensor, d_mean: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ def topk_ranges(
             scores = torch.matmul(queries[b, rows], keys[b, :, :seen])
             # an item that begins after this block has no keys in it, whatever its start
             first = start[b : b + 1].clamp(max=seen).expand(scores.size(0))
-            mine = None if own is None else own.pairs(rows)[b]
+            mine = None if own is None else own.of(rows).pairs[b]
             made = torch.ops.fairseq_lasformer.topk_scored(scores, first, counts[b, rows].contiguous(), kappa, mine)
             found.append(made)
     most = max(slots.size(1) for slots, _ in found)

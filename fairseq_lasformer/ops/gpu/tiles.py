@@ -114,7 +114,7 @@ class _TiledAttention(torch.autograd.Function):
         kernels = required_kernels("tiles")
         q, k, v = (kernels.laid(t) for t in (q, k, v))
         with current(q):
-            lines = None if mask.own is None else mask.own.pairs()
+            lines = None if mask.own is None else mask.own.pairs
             out, lse = kernels.forward(q, k, v, bits, mask.causal, how.dropout, lines, shift)
         ctx.save_for_backward(q, k, v, bits, mask.key_padding, sel_q, sel_k, out, lse, shift)
         ctx.causal, ctx.how, ctx.own = mask.causal, how, mask.own
@@ -128,7 +128,7 @@ class _TiledAttention(torch.autograd.Function):
         kernels = required_kernels("tiles")
         attended = Attended(q, k, v, out, kernels.laid(d_out), lse, shift)
         with current(q):
-            lines = None if ctx.own is None else ctx.own.pairs()
+            lines = None if ctx.own is None else ctx.own.pairs
             *gradients, delta = kernels.backward(attended, bits, ctx.causal, dropout, lines)
         learned: tuple[Tensor | None, Tensor | None] = None, None
         if sel_q is not None and (sel_q.requires_grad or sel_k.requires_grad):

@@ -13,6 +13,7 @@ import torch
 from fairseq.data.data_utils import collate_tokens
 from torch import Tensor
 
+from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.records import Sample
 from fairseq_lasformer.text.halves import AFTER_MARK, BETWEEN, INSIDE, MARKS, Cut, cut
 
@@ -34,48 +35,62 @@ def share_at(share: float, update: int, last: int) -> float:
     return share * min(1.0, max(0.0, (1 - update / last) / (1 - CONSTANT)))
 
 
+class Spelling(NamedTuple):
+    """Place of a token in a line, as far as its spelling says.
+
+    Attributes:
+        begins: whether it begins a word, by sentencepiece's ▁; True in vocabularies without.
+        goes_on: whether its word goes on, by subword-nmt's @@.
+        mark: whether it ends with one of :data:`MARKS`.
+    """
+
+    begins: bool
+    goes_on: bool
+    mark: bool
+
+
 class SplitSide(NamedTuple):
     """One side of a batch.
 
     Attributes:
         dictionary: fairseq's dictionary.
         separator: index of the separator between lines.
-        kinds: what is before a token and after it, from its spelling: two numbers of ``text.halves`` per word.
+        spellings: of every token of the dictionary.
         limit: maximum number of tokens of an example.
         left: whether padding is before the tokens.
     """
 
     dictionary: Dictionary
     separator: int
-    kinds: list[tuple[int, bool]]
+    spellings: list[Spelling]
     limit: int
     left: bool
 
     @classmethod
     def of(cls, dictionary: Dictionary, separator: str, limit: int, left: bool) -> SplitSide:
-        """Return a side with words in the subwords of sentencepiece (▁) or subword-nmt (@@)."""
+        """Return a side with words in the subwords of sentencepiece or subword-nmt."""
         words = [dictionary[i] for i in range(len(dictionary))]
         pieces = any(word.startswith("▁") for word in words)
-        kinds = []
-        for word in words:
-            bare = word.strip("▁").removesuffix("@@")
-            starts = word.startswith("▁") if pieces else True
-            kinds.append((BETWEEN if starts else INSIDE, bool(bare) and bare[-1] in MARKS))
-        return cls(dictionary, dictionary.index(separator), kinds, limit, left)
+        spellings = [
+            Spelling(
+                not pieces or word.startswith("▁"),
+                word.endswith("@@"),
+                word.strip("▁").removesuffix("@@").endswith(tuple(MARKS)),
+            )
+            for word in words
+        ]
+        return cls(dictionary, dictionary.index(separator), spellings, limit, left)
 
     def before(self, line: Sequence[int]) -> list[int]:
-        """Return what is before each token of a line."""
-        pieces = any(self.kinds[token][0] == INSIDE for token in line)
-        spaced = 3 * sum(self.kinds[token][0] == BETWEEN for token in line) > len(line)
-        found = []
-        for i, token in enumerate(line):
-            if i and self.kinds[line[i - 1]][1]:
-                found.append(AFTER_MARK)
-            elif pieces and spaced:
-                found.append(self.kinds[token][0])
-            else:  # a language without spaces, or subwords whose mark is at their end
-                joined = i > 0 and self.dictionary[line[i - 1]].endswith("@@")
-                found.append(INSIDE if joined else BETWEEN)
+        """Return what is before each token of a line, see ``text.halves``."""
+        tokens = [self.spellings[token] for token in line]
+        spaced = 3 * sum(token.begins for token in tokens) > len(tokens)  # not in Chinese
+        found = [BETWEEN if token.begins or not spaced else INSIDE for token in tokens]
+        for i, token in enumerate(tokens[:-1], 1):
+            if token.mark:
+                found[i] = AFTER_MARK
+            elif token.goes_on:
+                found[i] = INSIDE
         return found
 
 
@@ -112,7 +127,10 @@ def _split(
     source: list[int], target: list[int], share: float, sides: tuple[SplitSide, SplitSide], generator: random.Random
 ) -> tuple[list[int], list[int]]:
     """Return an example, source and target, with some of its lines cut."""
-    lines = [_lines(tokens, side.separator) for tokens, side in zip((source, target), sides)]
+    lines = [
+        [tokens[start:stop] for start, stop in line_spans(tokens[:-1], side.separator)]
+        for tokens, side in zip((source, target), sides)
+    ]
     room = min(side.limit - len(tokens) for tokens, side in zip((source, target), sides))
     if len(lines[0]) != len(lines[1]):
         return source, target
@@ -126,16 +144,6 @@ def _split(
             to += [side.separator] * bool(i)
             to += line if place is None else [*line[:place], side.separator, *line[place:]]
     return [*made[0], source[-1]], [*made[1], target[-1]]
-
-
-def _lines(tokens: list[int], separator: int) -> list[list[int]]:
-    lines: list[list[int]] = [[]]
-    for token in tokens[:-1]:
-        if token == separator:
-            lines.append([])
-        else:
-            lines[-1].append(token)
-    return lines
 
 
 def _rows(tokens: Tensor, pad: int) -> list[list[int]]:

@@ -21,17 +21,8 @@ BLOCKS = {256: 1, 512: 1, 1024: 1, 2048: 2, 4096: 4, 8192: 8}
 SPLIT = 1024  # with a causal mask, earlier rows take smaller blocks, but none smaller than this
 TILE = 128
 TILE_ELEMENTS = 8192  # per tile of queries or keys
-_CHANGING = [
-    "n_rows",
-    "n_seen",
-    "first_row",
-    "last",
-    "padded",
-    "padding_stride",
-    "bits_stride",
-    "batch_stride",
-    "line_batch",
-]
+_CHANGING = ["n_rows", "n_seen", "first_row", "last", "padded"]
+_CHANGING += ["padding_stride", "bits_stride", "batch_stride", "line_batch"]
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_seen", "last", "key_batch", "query_batch", "line_batch"])
@@ -186,5 +177,5 @@ def select_block(
     seen = min(sel_k.size(1), first + sel_q.size(1)) if mask.causal else sel_k.size(1)
     last = first if mask.causal else ANY
     rows = slice(start, start + sel_q.size(1))
-    lines = None if mask.own is None else mask.own.pairs(rows)
+    lines = None if mask.own is None else mask.own.of(rows).pairs
     store_bits(products(sel_q, sel_k[:, :seen], last, lines), mask.key_padding, last, kappa, bits, lines)

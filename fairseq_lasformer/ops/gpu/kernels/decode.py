@@ -237,7 +237,7 @@ def attend_kept(
     out, whole = q.new_empty(n_rows, width), splits == 1
     part = out if whole else torch.empty(n_rows, splits, width, device=q.device)
     top, total = (out, out) if whole else torch.empty(2, n_rows, splits, n_heads, device=q.device)
-    own = (slots.counts, slots.counts, q) if shift is None else (*shift[:2], shift.value.contiguous())
+    own = (slots.counts, slots.counts, q) if shift is None else (*shift.lines, shift.value.contiguous())
     _attend[(n_rows, splits, n_heads)](
         q, keys, values, *slots, *own, part, top, total, q.stride(0), keys.stride(0), stride,
         head_width**-0.5, head_width, n_rows // keys.size(0), splits, OWN=shift is not None, BLOCK=ATTEND_BLOCK,

@@ -239,7 +239,16 @@ def _backward_keys(
 class _Launch:
     """Launch parameters shared by the kernels of one attention."""
 
-    def __init__(self, q: Tensor, k: Tensor, bits: Tensor, causal: bool, dropout: DropoutMask) -> None:
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        bits: Tensor,
+        causal: bool,
+        dropout: DropoutMask,
+        lines: Tensor | None,
+        shift: Tensor | None,
+    ) -> None:
         (n_batch, n_heads, self.n_queries, width), self.n_keys = q.shape, k.size(2)
         self.n_heads = n_batch * n_heads
         padded = max(16, triton.next_power_of_2(width))
@@ -251,9 +260,10 @@ class _Launch:
             *(dropout.seed_or(bits), bits.stride(1), width**-0.5, int(dropout.p * 2**32), 1.0 / (1.0 - dropout.p)),
             *(self.n_queries, self.n_keys, self.n_keys - self.n_queries if causal else ANY, n_heads, width),
         )
+        self.own = (bits, bits) if lines is None or shift is None else (lines, shift.contiguous())
         narrow = padded > 64 and shared_memory(q.device) < NARROW_SHARED
         self.constants = {
-            **{"DROPOUT": dropout.p > 0, "BLOCK_Q": self.rows, "BLOCK_K": self.keys},
+            **{"OWN": lines is not None, "DROPOUT": dropout.p > 0, "BLOCK_Q": self.rows, "BLOCK_K": self.keys},
             **{"WIDTH": padded, "num_warps": 8 if padded > 64 else 4, "num_stages": 2 if narrow else 3},
         }
 
@@ -313,11 +323,9 @@ def forward(
         [B, H, Q, D], with the same layout, 0 for rows without kept keys; the log-normalisers, float32 [B, H, Q], +inf
         for those rows.
     """
-    launch = _Launch(q, k, bits, causal, dropout)
+    launch = _Launch(q, k, bits, causal, dropout, lines, shift)
     out, lse = _like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
-    own = (bits, lse) if lines is None or shift is None else (lines, shift.contiguous())
-    launch.constants["OWN"] = lines is not None
-    _forward[launch.by_queries()](q, k, v, bits, *own, out, lse, *launch.scalars, **launch.constants)
+    _forward[launch.by_queries()](q, k, v, bits, *launch.own, out, lse, *launch.scalars, **launch.constants)
     return out, lse
 
 
@@ -326,12 +334,10 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]:
     """Compute the gradients of q, k, v and shift, and dO . O [B, H, Q], after :func:`forward` with these arguments."""
     q, k, v, out, d_out, lse, shift = attended
-    launch = _Launch(q, k, bits, causal, dropout)
+    launch = _Launch(q, k, bits, causal, dropout, lines, shift)
     dq, dk, dv, delta = _like(q), _like(k), _like(v), torch.empty_like(lse)
     d_shift = None if shift is None else torch.empty_like(lse)
-    own = (bits, lse) if lines is None or shift is None else (lines, shift.contiguous())
-    launch.constants["OWN"] = lines is not None
-    given = (q, k, v, bits, *own, lse, delta, d_out)
+    given = (q, k, v, bits, *launch.own, lse, delta, d_out)
     into = (out, dq, delta if d_shift is None else d_shift)
     _backward_queries[launch.by_queries()](*given, *into, *launch.scalars, **launch.constants)
     _backward_keys[launch.by_keys()](*given, dk, dv, *launch.scalars, **launch.constants)
