@@ -55,6 +55,7 @@ lock: setup  ## regenerate constraints.txt: versions and hashes of everything th
 
 fuzz: setup  ## formats, loaders and the server with hostile input, for ten minutes
 	@$(VENV)/python -m benchmarks.fuzz $(ARGS)
+	@$(VENV)/python -m benchmarks.fuzz_server
 
 sanitize: setup  ## the CPU kernels' tests with the address and undefined-behaviour sanitizers
 	@scripts/sanitize.sh $(ARGS)

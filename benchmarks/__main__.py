@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.instructions import SETS, restrict
 from benchmarks.rows import load, save, table
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.threads import wait_briefly
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.machine import wait_briefly
 
 NAMES = """
 kernels training prefill decoding pages memory lookups moe compact alignment serving imported competitors selectors

@@ -2,9 +2,9 @@
 
 Formats (read, find sentences, write), loaders (checkpoints, prepared folders, raw text, glossaries, journals, run
 configurations) and the server's routes get mutations of valid input and random pieces of it; attacks on sizes, SQL and
-paths are those of :mod:`benchmarks.fuzz_attacks`. Expected results are
-success, ``InputError`` or an answer below 500. Anything else is printed, its input is kept in ``--out``, and the exit
-code is 1. The seed is printed; the same seed gives the same inputs.
+paths are those of :mod:`benchmarks.fuzz_attacks`, and those on folders of :mod:`benchmarks.fuzz_folders`. Expected
+results are success, ``InputError`` or an answer below 500. Anything else is printed, its input is kept in ``--out``,
+and the exit code is 1. The seed is printed; the same seed gives the same inputs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.fuzz_attacks import Attempt, attempts
+from benchmarks.fuzz_attacks import Attempt
+from benchmarks.fuzz_folders import attempts
 from benchmarks.readers import SHAPES
 from fairseq_lasformer import formats
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats.sentences import sentences, whole
 
 ATTACKS = 0.4
@@ -96,13 +97,13 @@ def _no_stumble(call: Callable[[], object]) -> None:
 
 def of_loaders(chosen: random.Random, folder: Path) -> Generator[Attempt]:
     """Mutate the files of a prepared folder and a checkpoint, one at a time."""
+    from fairseq_lasformer.base.resume import Progress
     from fairseq_lasformer.checkpoints.loading import load
     from fairseq_lasformer.data.examples import ExampleCodec
     from fairseq_lasformer.data.manifest import SplitInfo
     from fairseq_lasformer.evaluation.probe import read_probes
     from fairseq_lasformer.experiments.run_config import RunConfig
     from fairseq_lasformer.file_translation.journal import Journal
-    from fairseq_lasformer.resume import Progress
     from fairseq_lasformer.search.glossary import Glossary
     from fairseq_lasformer.text.documents import read_corpus, read_documents
     from fairseq_lasformer.text.hypotheses import read_hypotheses
@@ -261,7 +262,7 @@ def main() -> None:
         # attacks fork, so they come before anything that starts threads
         begun, end = time.monotonic(), time.monotonic() + args.seconds
         if sys.platform == "linux":
-            with_bounds = attempts(chosen, folder)
+            with_bounds = attempts(chosen, folder, args.seconds >= 300)
             while time.monotonic() < begun + ATTACKS * args.seconds:
                 faults += tried_once(next(with_bounds), args, tried)
         while time.monotonic() < end:

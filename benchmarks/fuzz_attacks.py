@@ -29,7 +29,7 @@ MEMORY, SECONDS = 3 << 30, 30
 """Bytes of further address space, and seconds of processor time, that an attempt may take."""
 
 
-def bounded(call: Callable[[], object]) -> None:
+def bounded(call: Callable[[], object], seconds: int = SECONDS) -> None:
     """Run a call in a child process.
 
     Raises:
@@ -42,8 +42,8 @@ def bounded(call: Callable[[], object]) -> None:
         try:
             size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
             resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
-            resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-            signal.alarm(4 * SECONDS)  # for what waits instead of computing
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+            signal.alarm(4 * seconds)  # for what waits instead of computing
             with redirect_stderr(io.StringIO()), redirect_stdout(io.TextIOWrapper(io.BytesIO())):
                 call()
         except SystemExit:  # argparse's
@@ -219,11 +219,3 @@ def of_paths(chosen: random.Random, folder: Path) -> Generator[Attempt]:
         for path in place.iterdir():
             if path.name.startswith(("out.txt", ".out", ".lasformer")):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def attempts(chosen: random.Random, folder: Path) -> Generator[Attempt]:
-    """Yield attacks of all kinds in turn."""
-    sources = [source(chosen, folder) for source in (of_sizes, of_memories, of_paths)]
-    while True:
-        for source in sources:
-            yield next(source)

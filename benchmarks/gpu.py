@@ -40,8 +40,8 @@ from benchmarks.rows import Row, table
 from benchmarks.starts import starts
 from benchmarks.steps import steps
 from fairseq_lasformer import ops
-from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.machine import machine
+from fairseq_lasformer.base.files import atomic_write
+from fairseq_lasformer.base.machine import machine
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import AttentionMask, KeyIndex, reference
 from fairseq_lasformer.search.beam_loop import BeamGenerator

@@ -21,15 +21,15 @@ import torch
 
 from benchmarks.rows import Row, in_turns
 from benchmarks.to_ctranslate2 import to_ctranslate2
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.conversion.huggingface.importing import import_model
 from fairseq_lasformer.data.shortlist import Shortlist
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.documents.source import Source
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import Span
 
 BASELINES = ("CTranslate2 int8",)
-SIZES = {"opus": (6, 512, 2048, 8, 65001), "nllb": (12, 1024, 4096, 16, 256206)}
+SIZES = {"opus": (6, 512, 2048, 8, 65001), "nllb": (12, 1024, 4096, 16, 256206), "opus-tiny": (2, 32, 64, 2, 1001)}
 BEAM, LANGUAGES = 5, ("de", "fr")
 
 
@@ -57,7 +57,7 @@ def write_model(folder: Path, size: str) -> None:
     for side in ("encoder", "decoder"):
         sizes |= {f"{side}_layers": layers, f"{side}_ffn_dim": inner, f"{side}_attention_heads": heads}
     torch.manual_seed(1)
-    if size == "opus":
+    if size.startswith("opus"):
         words = ["</s>", "<unk>", *(f"w{i}" for i in range(n_words - 3)), "<pad>"]
         for name in ("source.spm", "target.spm"):
             (folder / name).write_bytes((folder / "m.model").read_bytes())
@@ -148,7 +148,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
             start = time.perf_counter()
             import_model(original, made, LANGUAGES, check=False)
             yield Row(case, "import", "seconds", time.perf_counter() - start, compared=False)
-            if size == "opus":
+            if size.startswith("opus"):
                 TransformersConverter(str(original)).convert(str(converted), quantization="int8")
             else:  # its converter does not find the languages in M2M-100 models written by transformers 5
                 to_ctranslate2(made, converted, quantisation="int8")

@@ -14,9 +14,9 @@ from html import escape
 from pathlib import Path
 
 from benchmarks.rows import Row
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write
 from fairseq_lasformer.evaluation.scores import score
-from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.text.documents import read_documents
 from fairseq_lasformer.text.hypotheses import read_hypotheses
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from benchmarks.rows import Row
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents.hub import load_model
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.pronouns import CHINESE, ENGLISH, GERMAN
 from fairseq_lasformer.nn.lines import TargetLines
 from fairseq_lasformer.nn.others.relational import line_of

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats.sentences import sentences, whole
 
 WORD = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'

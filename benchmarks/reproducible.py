@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from benchmarks.instructions import environment
-from fairseq_lasformer import machine
+from fairseq_lasformer.base import machine
 from fairseq_lasformer.ops import cpu
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.machine import machine
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write
+from fairseq_lasformer.base.machine import machine
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from benchmarks.rows import Row
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents.hub import load_model
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.attentions.selected import SelectedAttention
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.ops import reference

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.rows import Row
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 
 BASELINES = ("1",)
 LENGTHS = (5, 10, 20, 50, 100, 500)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import check_new_folder, new_folder
 from fairseq_lasformer.data.subwords import subword_model
 from fairseq_lasformer.documents.hub import DocumentHubInterface, from_pretrained
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import check_new_folder, new_folder
 from fairseq_lasformer.nn.patterns.full import Full
 from fairseq_lasformer.ops import KAPPA_ONE
 from fairseq_lasformer.plugin.build import without_keys

@@ -23,7 +23,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_l
 from benchmarks.devices import DTYPES, Place, add_place, place_of
 from benchmarks.models import VOCABULARY, batch_of, build
 from benchmarks.rows import Row, in_turns
-from fairseq_lasformer.memory import keep_freed
+from fairseq_lasformer.base.machine import keep_freed
 from fairseq_lasformer.nn.bfloat16 import use_bfloat16
 
 BASELINES = ("transformer",)

@@ -25,15 +25,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "data" / "demo")
 from demo import ROOT
 from house_terms import TERMS
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write, hold
+from fairseq_lasformer.base.resume import Progress, key_of
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.documents.hub import load_model
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.probe import accuracy, judge, read_probes, words
 from fairseq_lasformer.evaluation.scores import score
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
-from fairseq_lasformer.files import atomic_write, hold
-from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.text.documents import read_documents
 from fairseq_lasformer.translation_memory.building import build
 from fairseq_lasformer.translation_memory.remembering import Memory

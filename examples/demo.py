@@ -29,17 +29,21 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from fairseq_lasformer.analysis.cost import checkpoint_patterns, mean_kappa  # noqa: E402
+from fairseq_lasformer.base.errors import InputError  # noqa: E402
+from fairseq_lasformer.base.files import (  # noqa: E402
+    atomic_write,
+    hold,
+    model_path,
+    remove_folder,
+)
+from fairseq_lasformer.base.resume import Progress, key_of  # noqa: E402
 from fairseq_lasformer.checkpoints.loading import load  # noqa: E402
 from fairseq_lasformer.data.prepare import prepare  # noqa: E402
 from fairseq_lasformer.data.prepare_config import PrepareConfig  # noqa: E402
-from fairseq_lasformer.errors import InputError  # noqa: E402
 from fairseq_lasformer.evaluation import breakdown  # noqa: E402
 from fairseq_lasformer.evaluation.probe import DISTANCES, accuracy, judge, read_probes  # noqa: E402
 from fairseq_lasformer.evaluation.scores import compare, score  # noqa: E402
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment  # noqa: E402
-from fairseq_lasformer.files import atomic_write, hold, remove_folder  # noqa: E402
-from fairseq_lasformer.resume import Progress, key_of  # noqa: E402
-from fairseq_lasformer.shared import model_path  # noqa: E402
 from fairseq_lasformer.text.documents import read_documents  # noqa: E402
 from fairseq_lasformer.text.hypotheses import read_hypotheses  # noqa: E402
 

@@ -12,8 +12,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write
 from fairseq_lasformer.text.documents import join_documents, read_corpus
 
 

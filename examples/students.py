@@ -22,12 +22,12 @@ import demo  # noqa: F401  (sets up fairseq's logging)
 import torch
 from tqdm import tqdm
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write
 from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.documents.hub import load_model
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.probe import accuracy, judge, read_probes
 from fairseq_lasformer.evaluation.scores import score
-from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.text.documents import read_documents
 
 HEAD = "| model | parameters | bytes | steps per second | d-BLEU | context-dependent words |\n|---|---|---|---|---|---|"

@@ -89,9 +89,9 @@ def page() -> str:
 
 def commands_page() -> str:
     """Return the text of the page of all commands and their options."""
-    from fairseq_lasformer.cannot import table
+    from fairseq_lasformer.base.cannot import table
+    from fairseq_lasformer.base.options import options_of
     from fairseq_lasformer.cli.main import GROUPS
-    from fairseq_lasformer.options import options_of
 
     parts = [COMMANDS_HEAD]
     for title, commands in GROUPS.items():

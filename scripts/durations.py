@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Summary of what the tests took, for CONTRIBUTING.md: scripts/durations.py runs/durations/*.json
+"""Summary of what the tests took: scripts/durations.py runs/durations/*.json
 
 Seconds by folder and tier, and the 40 slowest tests. ``make test-all`` writes the files.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fairseq_lasformer.machine import describe, machine
+from fairseq_lasformer.base.machine import describe, machine
 
 TIERS = ("unit", "command", "sweep")
 

@@ -33,7 +33,7 @@ with contextlib.suppress(ModuleNotFoundError):  # Triton
 
 from fairseq.data import Dictionary
 from helpers import CUDA, SIZES, SMALL, SPLITS, B, H, run, train, write_corpus
-from tiers import pytest_addoption, pytest_configure, pytest_runtest_makereport, sort_out  # noqa: F401
+from tiers import pytest_addoption, pytest_configure, sort_out  # noqa: F401
 
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import blocks, cpu
@@ -191,6 +191,13 @@ def trained_folder(prepared, once) -> Path:
     # seed 3: none of its lines needs a repair, which some tests rely on
     longer = ("--max-update", 30, "--lr", 0.02, "--seed", 3, "--disable-validation")
     return once("hub", lambda folder: train(prepared, folder, *longer))
+
+
+@pytest.fixture(scope="session")
+def by_lines_folder(prepared, once) -> Path:
+    """The same, of a model whose lines are searched side by side."""
+    options = ("--max-update", 30, "--lr", 0.02, "--seed", 3, "--disable-validation")
+    return once("lines", lambda to: train(prepared, to, *options, "--own-lines", "--source-context-only"))
 
 
 @pytest.fixture

@@ -33,6 +33,8 @@ from fairseq_lasformer.ops import (
 from fairseq_lasformer.plugin.model import LasformerModel
 
 ROOT = Path(__file__).resolve().parent.parent
+BUILT = {ROOT / "docs/api.md", ROOT / "docs/commands.md"}
+"""Pages that ``make docs`` builds, and nobody commits."""
 
 SMALL = {
     f"{part}_{k}": v

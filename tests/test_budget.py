@@ -12,35 +12,36 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from helpers import ROOT
+from helpers import BUILT, ROOT
 
 PACKAGE = ROOT / "fairseq_lasformer"
 TOP = "the files at the top"
 
 LINES = {
-    "alignment": 960,
-    "analysis": 1200,
-    "checkpoints": 530,
-    "cli": 2160,
-    "conversion": 1730,
-    "data": 2610,
-    "documents": 2730,
-    "evaluation": 1590,
-    "executors": 500,
-    "experiments": 1970,
-    "file_translation": 1450,
-    "formats": 4590,
-    "jobs": 590,
-    "nn": 5580,
-    "ops": 5670,
-    "plugin": 4700,
-    "search": 2000,
-    "server": 1550,
+    "alignment": 930,
+    "base": 1450,
+    "analysis": 1190,
+    "checkpoints": 550,
+    "cli": 2190,
+    "conversion": 1710,
+    "data": 2620,
+    "documents": 2840,
+    "evaluation": 1530,
+    "executors": 490,
+    "experiments": 2010,
+    "file_translation": 1380,
+    "formats": 4520,
+    "jobs": 570,
+    "nn": 5420,
+    "ops": 5580,
+    "plugin": 4750,
+    "search": 2140,
+    "server": 2090,
     "tasks": 10,
     "text": 990,
-    "translation_memory": 830,
-    "C++ and the page": 4290,
-    TOP: 1360,
+    "translation_memory": 810,
+    "C++ and the page": 4310,
+    TOP: 50,
 }
 """Lines of Python by room, and of all other source of the package (C++, the server's page)."""
 OTHERS = ("cpp", "h", "html", "js", "css")
@@ -49,47 +50,45 @@ OPTIONS = {"lasformer": 267, "fairseq": 83}
 """Declared options: of the commands of ``lasformer``, and of fairseq's tools by this plugin."""
 
 WORDS = {
-    "CONTRIBUTING.md": 3970,
-    "README.md": 810,
-    "SECURITY.md": 140,
-    "docs/alignment.md": 980,
-    "docs/api.md": 4130,
-    "docs/architecture.md": 2170,
-    "docs/because.md": 1650,
-    "docs/commands.md": 6250,
+    "CONTRIBUTING.md": 1700,
+    "README.md": 790,
+    "SECURITY.md": 170,
+    "docs/alignment.md": 1160,
+    "docs/architecture.md": 1960,
+    "docs/because.md": 1640,
     "docs/compact.md": 290,
-    "docs/fairseq.md": 650,
+    "docs/fairseq.md": 800,
     "docs/glossary.md": 1130,
     "docs/import.md": 1000,
-    "docs/index.md": 520,
+    "docs/index.md": 540,
     "docs/living.md": 790,
     "docs/memory.md": 1290,
-    "docs/method.md": 1530,
+    "docs/method.md": 1570,
     "docs/moe.md": 480,
     "docs/monolingual.md": 630,
     "docs/pages.md": 610,
-    "docs/patterns.md": 4010,
+    "docs/patterns.md": 3280,
     "docs/processors.md": 740,
     "docs/report.md": 1100,
     "docs/reproduce.md": 1210,
     "docs/results/alignment.md": 1040,
     "docs/results/compact.md": 560,
-    "docs/results/decoding.md": 3700,
-    "docs/results/demo.md": 400,
-    "docs/results/gpu.md": 3780,
-    "docs/results/help.md": 2190,
+    "docs/results/decoding.md": 2950,
+    "docs/results/demo.md": 800,
+    "docs/results/gpu.md": 1890,
+    "docs/results/help.md": 2510,
     "docs/results/moe.md": 670,
     "docs/results/prefill.md": 220,
-    "docs/results/robustness.md": 1150,
+    "docs/results/robustness.md": 1400,
     "docs/results/training.md": 2040,
     "docs/results/tvsub.md": 2440,
     "docs/scale.md": 2030,
-    "docs/serve.md": 1090,
+    "docs/serve.md": 1330,
     "docs/students.md": 1180,
-    "docs/training.md": 3070,
+    "docs/training.md": 3130,
     "docs/translate.md": 1730,
     "docs/upcycling.md": 1310,
-    "all": 64520,
+    "all": 49970,
 }
 """Words by page, and of all pages."""
 
@@ -150,7 +149,7 @@ def options() -> dict[str, int]:
 
 def words() -> dict[str, int]:
     """Count the words of each page; the changelog only grows."""
-    pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {ROOT / "CHANGELOG.md"}
+    pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {ROOT / "CHANGELOG.md", *BUILT}
     found = {str(page.relative_to(ROOT)): len(page.read_text(encoding="utf-8").split()) for page in pages}
     return found | {"all": sum(found.values())}
 

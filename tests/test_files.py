@@ -11,8 +11,8 @@ import subprocess
 import pytest
 from helpers import run, write_corpus
 
-from fairseq_lasformer import files
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base import files
+from fairseq_lasformer.base.errors import InputError
 
 
 def test_a_device_is_written_to_and_a_link_is_followed(tmp_path):

@@ -14,7 +14,9 @@ from helpers import ROOT
 PACKAGE = ROOT / "fairseq_lasformer"
 BELOW_PLUGIN = ("ops", "nn", "text", "formats", "translation_memory", "data", "search", "checkpoints", "executors")
 # a room (or a room and those imported when it is), and what none of its files may import
+ROOMS = tuple(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
 WALLS = {
+    "base": tuple(f"fairseq_lasformer.{room}" for room in ROOMS if room != "base"),
     "nn": ("fairseq", "fairseq_cli", *(f"fairseq_lasformer.{room}" for room in ("data", "documents", "search"))),
     "ops": ("fairseq", "fairseq_lasformer.nn"),
     "text": ("torch", "fairseq", "fairseq_lasformer.data", "fairseq_lasformer.formats"),

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import resource, sys, torch
-from fairseq_lasformer.memory import keep_freed
+from fairseq_lasformer.base.machine import keep_freed
 kept = sys.argv[1] == "keep" and keep_freed()
 if sys.argv[1] == "keep" and not kept:
     sys.exit(3)

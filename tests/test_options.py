@@ -13,13 +13,8 @@ from typing import Any
 import pytest
 from helpers import ROOT
 
-from fairseq_lasformer.cli.main import COMMANDS, main
-from fairseq_lasformer.cli.parser import declare, make
-from fairseq_lasformer.cli.translate_options import Translate
-from fairseq_lasformer.data.prepare_config import DEFAULTS, PrepareConfig
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.experiments.settings import TrainOptions
-from fairseq_lasformer.options import (
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import (
     NOTHING,
     SPEED,
     TEXT,
@@ -33,6 +28,11 @@ from fairseq_lasformer.options import (
     read_section,
     text_settings,
 )
+from fairseq_lasformer.cli.main import COMMANDS, main
+from fairseq_lasformer.cli.parser import declare, make
+from fairseq_lasformer.cli.translate_options import Translate
+from fairseq_lasformer.data.prepare_config import DEFAULTS, PrepareConfig, fingerprint
+from fairseq_lasformer.experiments.settings import TrainOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ def test_the_fingerprint_of_a_preparation_knows_every_option_that_changes_its_te
         (tmp_path / name).write_text("a b\n")
     prefix = (str(tmp_path / "p"),)
     config = PrepareConfig("xx", "yy", prefix, (), (), tmp_path / "out", mono=prefix, memory_examples=0.5)
-    usual = config.fingerprint(config.settings())
+    usual = fingerprint(config.inputs(config.settings()))
     for one in options_of(PrepareConfig):
         if one.default is dataclasses.MISSING or one.name in ("reuse", "mono", "train_sentences"):
             continue
@@ -183,7 +183,7 @@ def test_the_fingerprint_of_a_preparation_knows_every_option_that_changes_its_te
         if one.name in ("size", "limit", "max_lines"):
             value = 77
         other = dataclasses.replace(config, **{one.name: value}, **({"mono": ()} if value is False else {}))
-        changed = other.fingerprint(other.settings()) != usual
+        changed = fingerprint(other.inputs(other.settings())) != usual
         assert changed == (one.spec.changes == TEXT) or value == DEFAULTS.get(one.name), one.name
 
 

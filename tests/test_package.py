@@ -119,7 +119,7 @@ from fairseq.utils import import_user_module
 import_user_module(Namespace(user_dir={str(ROOT / "fairseq_lasformer")!r}))
 from fairseq.tasks import TASK_REGISTRY
 assert "document_translation" in TASK_REGISTRY
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 raise InputError("mine")
 """
     done = python(script)

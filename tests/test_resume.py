@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fairseq_lasformer.resume import FILE, Ledger, Progress, key_of
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.resume import FILE, Ledger, Progress, key_of
 
 
 def test_a_stage_is_done_once_also_by_a_later_process(tmp_path, capsys):
@@ -75,3 +76,14 @@ def test_keys_tell_apart_what_results_depend_on(tmp_path):
         key_of(*parts) for parts in (("a", "b"), ("ab",), (["a", "b"],), ("a", "b", None), (tmp_path,), ({"x": 1},))
     ]
     assert len(set(keys)) == len(keys) and key_of({"x": 1, "y": 2}) == key_of({"y": 2, "x": 1})
+
+
+def test_results_stay_bound_to_what_they_were_made_from(tmp_path):
+    Progress(tmp_path, "job").open("other job")
+    Progress(tmp_path, "job").bind("data", "one", "other data")
+    again = Progress(tmp_path, "job")
+    again.bind("data", "one", "other data")
+    assert len(again.ledger.entries) == 2
+    assert again.seconds == {} and again.known == set()
+    with pytest.raises(InputError, match="other data"):
+        again.bind("data", "two", "other data")

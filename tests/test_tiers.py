@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
+from types import SimpleNamespace
 
 from helpers import ROOT
-from tiers import MARKED, MARKS, tiers_of
+from tiers import MARKED, MARKS, Durations, tiers_of
 
 
 def expressions() -> dict[str, str]:
@@ -32,3 +33,16 @@ def test_every_test_is_in_exactly_one_tier(request):
     assert set(commands) == {"test", "test-commands", "test-sweeps"}
     run = {name: [c for c, e in commands.items() if chosen(e, marks)] for name, marks in tests.items()}
     assert not {name: commands for name, commands in run.items() if len(commands) != 1}
+
+
+def test_a_test_of_more_than_its_share_is_named_whatever_the_processor(tmp_path):
+    for slowness in (1, 3):
+        seen = Durations(tmp_path / "durations.json")
+        for name, seconds in [*((f"quick{i}", 1.0) for i in range(200)), ("slow", 5.0), ("by command", 50.0)]:
+            keywords = {"command": True} if name == "by command" else {}
+            report = SimpleNamespace(
+                nodeid=name, when="call", duration=slowness * seconds, keywords=keywords, passed=True
+            )
+            seen.pytest_runtest_logreport(report)
+        (line,) = seen.too_long()
+        assert line.startswith(f"slow took {5.0 * slowness:.1f} seconds; {4.1 * slowness:.1f} are a 50th")

@@ -3,7 +3,7 @@
 ======== ======================== ============================================================================
 tier     command                  tests
 ======== ======================== ============================================================================
-unit     ``make test``            all others; none takes more than :data:`SECONDS` on CI
+unit     ``make test``            all others; none takes more than :data:`SHARE` of what all of them take together
 command  ``make test-commands``   marked ``command``: whole commands, trainings, resume and kill, the blocks of
                                   the documentation, attacks on the server, the browser
 sweep    ``make test-sweeps``     marked ``sweep``: Triton's interpreter beyond a case per test, instruction sets
@@ -25,8 +25,9 @@ from typing import Any
 import pytest
 
 MARKED = ("command", "sweep")
-SECONDS = 5.0
-"""Longest call of a test of the tier ``unit`` on CI; what fixtures take is shared, and not counted."""
+SHARE = 0.02
+"""Longest call of a test of the tier ``unit``, as a share of all calls of that run; without fixtures. A share,
+because one processor takes three times as long as another. Checked on CI, by ``make test`` as a whole."""
 
 MARKS = pytest.StashKey[dict[str, set[str]]]()
 """The marks of every collected test, by its name; those that ``-m`` leaves out, too."""
@@ -76,19 +77,6 @@ def sort_out(config: pytest.Config, items: list[pytest.Item], best: str) -> None
     config.stash[MARKS] = {item.nodeid: _marks(item) for item in items}
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
-    report = yield
-    unit = tiers_of(_marks(item)) == ["unit"]
-    if report.when == "call" and report.passed and unit and report.duration > SECONDS and os.environ.get("CI"):
-        report.outcome = "failed"
-        report.longrepr = (
-            f"{item.nodeid} took {report.duration:.1f} seconds; the tier of make test allows {SECONDS:.0f}: make it "
-            "faster, or mark it command or sweep (tests/tiers.py)"
-        )
-    return report
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--durations-json", help="file for the seconds that each test takes")
 
@@ -99,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Durations:
-    """The seconds of every test, written when the run ends."""
+    """The seconds of every test, written when the run ends, and the check of :data:`SHARE`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -112,6 +100,25 @@ class Durations:
         if not report.passed:
             test["outcome"] = report.outcome
 
-    def pytest_sessionfinish(self) -> None:
+    def too_long(self) -> list[str]:
+        """Return what is to be said of the tests of the tier ``unit`` that take more than their share."""
+        calls = {name: test.get("call", 0.0) for name, test in self.tests.items() if test["tier"] == "unit"}
+        limit = SHARE * sum(calls.values())
+        return [
+            f"{name} took {seconds:.1f} seconds; {limit:.1f} are a {1 / SHARE:.0f}th of what the tier takes: make it "
+            "faster, or mark it command or sweep (tests/tiers.py)"
+            for name, seconds in calls.items()
+            if seconds > limit
+        ]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(self.tests, indent=0), encoding="utf-8")
+        if os.environ.get("CI") and self.too_long() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if os.environ.get("CI"):
+            for line in self.too_long():
+                terminalreporter.write_line(line, red=True)

@@ -5,17 +5,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
-
 from fairseq_lasformer import formats
 from fairseq_lasformer.alignment.evidence import Comparison, common_words, learned_words
 from fairseq_lasformer.alignment.matching import match, match_sentences
 from fairseq_lasformer.alignment.readings import Readings
 from fairseq_lasformer.alignment.splitting import AlignedDocument, divide
 from fairseq_lasformer.alignment.units import Reading, read_units
-from fairseq_lasformer.alignment.writing import check_new, write
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import locked
+from fairseq_lasformer.alignment.writing import check_new, names_of, write
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import locked
+from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.formats.sentences import splitter
 
 LONG = 5
@@ -23,36 +22,22 @@ LONG = 5
 
 
 class LeftOut(NamedTuple):
-    """A text without a partner.
+    """A text without a partner."""
 
-    Attributes:
-        side: the language.
-        what: ``block`` or ``sentence``.
-        why: the reason.
-    """
-
-    side: str
-    what: str
-    why: str
+    side: str  # the language
+    what: str  # `block` or `sentence`
+    why: str  # the reason
     text: str
 
 
 class AlignedFile(NamedTuple):
-    """A file and its translation.
+    """A file and its translation."""
 
-    Attributes:
-        document: the lines that were paired.
-        blocks: number of blocks of both sides.
-        paired: number of pairs of blocks.
-        equal: of these, those with the same text on both sides.
-        left: what is in no pair.
-    """
-
-    document: AlignedDocument
-    blocks: tuple[int, int]
-    paired: int
-    equal: int
-    left: list[LeftOut]
+    document: AlignedDocument  # the lines that were paired
+    blocks: tuple[int, int]  # number of blocks of both sides
+    paired: int  # number of pairs of blocks
+    equal: int  # of these, those with the same text on both sides
+    left: list[LeftOut]  # what is in no pair
 
 
 Renaming = tuple[str, str]
@@ -82,18 +67,17 @@ def align(
     """
     if any(not 0 <= share < 0.5 for share in shares):
         raise InputError("--split: shares of the documents for development and test, each below 0.5, such as 0.02,0.04")
-    readings = out / ".readings.jsonl"
-    if not readings.exists():  # of a run that was killed, whose files are written again
-        check_new(out)
+    kept = Readings(out / ".readings.jsonl", f"{languages} {encoding}")
+    check_new(out, languages, kept.written)
     names = _partners(folders, rename)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / ".alignment.lock", "an alignment"):
-        kept = Readings(readings, f"{languages} {encoding}")
         sides, damaged = _read(names, languages, encoding, kept)
         aligned = list(_aligned(sides, languages))
         division = divide([file.document for file in aligned], shares)
         if not division.documents["train"]:
             raise InputError(f"{folders[0]}, {folders[1]}: no document for training has lines in both languages")
+        kept.begin_writing(names_of(languages))
         summary = write(out, languages, aligned, division, damaged)
         kept.finish()
     return summary
@@ -144,7 +128,7 @@ def _read(
     splits = tuple(splitter(language) for language in languages)
     found: Sides = {}
     damaged = []
-    for name, paths in tqdm(sorted(names.items()), desc="reading", unit=" files"):
+    for name, paths in progress_bar(sorted(names.items()), desc="reading", unit=" files"):
         sides = []
         for target, path in enumerate(paths):
             reading = Reading([])
@@ -166,11 +150,11 @@ def _aligned(files: Sides, languages: tuple[str, str]) -> Iterator[AlignedFile]:
     lengths = [sum(map(len, side)) for side in texts]
     compare = common_words(texts[0], texts[1], lengths[1] / max(1, lengths[0]))
     pairs: list[tuple[str, str]] = []
-    for source, target in tqdm(files.values(), desc="aligning", unit=" files"):
+    for source, target in progress_bar(files.values(), desc="aligning", unit=" files"):
         pairs += [(source.units[i].text, target.units[j].text) for i, j in match(source, target, compare)]
     if pairs:
         compare = learned_words(pairs)
-    for name, sides in tqdm(files.items(), desc="aligning again", unit=" files"):
+    for name, sides in progress_bar(files.items(), desc="aligning again", unit=" files"):
         yield _aligned_file(name, sides, match(sides[0], sides[1], compare), compare, languages)
 
 

@@ -48,14 +48,10 @@ def words_of(text: str) -> Words:
 
 
 class Evidence(NamedTuple):
-    """Knowledge about the words of one direction.
+    """Knowledge about the words of one direction."""
 
-    Attributes:
-        translations: of each known word.
-        present, absent: log odds, for each known word, of a text with and without one of its translations.
-    """
-
-    translations: Mapping[str, Words]
+    translations: Mapping[str, Words]  # of each known word
+    # present, absent: log odds, for each known word, of a text with and without one of its translations
     present: Mapping[str, float]
     absent: Mapping[str, float]
 
@@ -104,16 +100,12 @@ def evidence(
 
 
 class Comparison(NamedTuple):
-    """Comparison of texts in two languages.
+    """Comparison of texts in two languages."""
 
-    Attributes:
-        forward, backward: evidence of source words, and of target words.
-        ratio: characters of a translation per character of its source.
-    """
-
+    # forward, backward: evidence of source words, and of target words
     forward: Evidence
     backward: Evidence
-    ratio: float
+    ratio: float  # characters of a translation per character of its source
 
     def words(self, source: Sequence[str], target: Sequence[str]) -> np.ndarray:
         """Return the log odds [N, M] of the words of texts, the mean of both directions."""

@@ -105,15 +105,10 @@ def _around(words: np.ndarray) -> np.ndarray:
 
 
 class Lines(NamedTuple):
-    """The sentences of a pair of units.
+    """The sentences of a pair of units."""
 
-    Attributes:
-        pairs: lines that are translations of each other.
-        left: sentences without a partner, of both sides.
-    """
-
-    pairs: list[tuple[str, str]]
-    left: tuple[list[str], list[str]] = ([], [])
+    pairs: list[tuple[str, str]]  # lines that are translations of each other
+    left: tuple[list[str], list[str]] = ([], [])  # sentences without a partner, of both sides
 
 
 def match_sentences(source: Unit, target: Unit, compare: Comparison) -> Lines:

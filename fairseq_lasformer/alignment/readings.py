@@ -1,13 +1,15 @@
 """Files read for an alignment, which a killed run keeps."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from fairseq_lasformer.alignment.units import Reading, Unit
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.resume import Ledger
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.resume import Ledger
+
+_WRITTEN = "written"
 
 
 class Readings:
@@ -16,11 +18,15 @@ class Readings:
     Args:
         path: the file; removed by :meth:`finish`.
         how: everything that a reading depends on besides the file's bytes.
+
+    Attributes:
+        written: names of the results that a killed run began to write.
     """
 
     def __init__(self, path: Path, how: str) -> None:
         self.how, self.ledger = how, Ledger(path)
         self._kept: dict[str, Reading] = {}
+        self.written = {str(name) for name in self.ledger.values.get(_WRITTEN, ())}
         for key, values in self.ledger.entries:
             with suppress(ValueError, TypeError):
                 only_keys, units = values
@@ -40,6 +46,10 @@ class Readings:
             self.ledger.add(key, found.only_keys, found.units)
             self._kept[key] = found
         return self._kept[key]
+
+    def begin_writing(self, names: Sequence[str]) -> None:
+        """Record the names of files that are about to be written, none of which is there yet but by a killed run."""
+        self.ledger.add(_WRITTEN, *names, lasting=True)
 
     def finish(self) -> None:
         """Remove the file."""

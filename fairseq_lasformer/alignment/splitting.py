@@ -15,33 +15,20 @@ FEWEST = 20
 
 
 class AlignedDocument(NamedTuple):
-    """A document in both languages.
+    """A document in both languages."""
 
-    Attributes:
-        name: its file's relative name.
-        pairs: its lines with their translations, in order.
-    """
-
-    name: str
-    pairs: list[tuple[str, str]]
+    name: str  # its file's relative name
+    pairs: list[tuple[str, str]]  # its lines with their translations, in order
 
 
 class Division(NamedTuple):
-    """Documents by split; those without a line are in none.
+    """Documents by split; those without a line are in none."""
 
-    Attributes:
-        documents: those of each split.
-        frame: number of lines left out as the frame of their document.
-        equal: number of lines left out of the development and test sets because nothing in them is translated.
-        repeated: number of training lines left out because they occur in the development or test set.
-        empty: names of documents that have no line, or none left.
-    """
-
-    documents: dict[str, list[AlignedDocument]]
-    frame: int
-    equal: int
-    repeated: int
-    empty: list[str]
+    documents: dict[str, list[AlignedDocument]]  # those of each split
+    frame: int  # number of lines left out as the frame of their document
+    equal: int  # number of lines left out of the development and test sets because nothing in them is translated
+    repeated: int  # number of training lines left out because they occur in the development or test set
+    empty: list[str]  # names of documents that have no line, or none left
 
 
 def divide(documents: Sequence[AlignedDocument], shares: tuple[float, float]) -> Division:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats.block import Block, Place
 from fairseq_lasformer.formats.sentences import Splitter, sentences
 from fairseq_lasformer.text.lines import clean_line
@@ -14,30 +14,20 @@ BILINGUAL = ("po", "xliff")
 
 
 class Unit(NamedTuple):
-    """A block of a file.
+    """A block of a file."""
 
-    Attributes:
-        text: its text in one line.
-        sentences: its sentences, in order, each in one line.
-        kind, key: see :class:`Place`; in bilingual files, the key is the text in the source language.
-    """
-
-    text: str
-    sentences: tuple[str, ...]
+    text: str  # its text in one line
+    sentences: tuple[str, ...]  # its sentences, in order, each in one line
+    # kind, key: see `Place`; in bilingual files, the key is the text in the source language
     kind: str = ""
     key: str = ""
 
 
 class Reading(NamedTuple):
-    """A file as units.
+    """A file as units."""
 
-    Attributes:
-        units: in reading order.
-        only_keys: whether units belong together by their keys alone.
-    """
-
-    units: list[Unit]
-    only_keys: bool = False
+    units: list[Unit]  # in reading order
+    only_keys: bool = False  # whether units belong together by their keys alone
 
 
 def read_units(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_lasformer.alignment.splitting import SPLITS, AlignedDocument, Division
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write
 from fairseq_lasformer.text.documents import join_documents
 
 if TYPE_CHECKING:
     from fairseq_lasformer.alignment.align import AlignedFile
+
+_TABLES = _COUNTS, _LEFT_OUT, _SHOWN = "alignment.tsv", "left_out.tsv", "alignment.html"
 
 SHOWN, ROWS = 10, 60
 """Number of documents on the page, and of lines of each."""
@@ -40,10 +43,21 @@ p { color: #aaa; } }
 """
 
 
-def check_new(out: Path) -> None:
-    """Reject a folder that already holds a corpus."""
-    if held := sorted(path.name for which in SPLITS for path in out.glob(f"{which}.*")):
-        raise InputError(f"{out}: already contains {held[0]}; remove it, or name another folder")
+def names_of(languages: tuple[str, str]) -> list[str]:
+    """Return the names of the files of an alignment."""
+    return [*_TABLES, *(f"{which}.{ending}" for which in reversed(SPLITS) for ending in ("names", *languages))]
+
+
+def check_new(out: Path, languages: tuple[str, str], ours: Container[str] = ()) -> None:
+    """Reject a folder that already holds a corpus, or other files by the names of an alignment's.
+
+    Args:
+        ours: names of files that a killed run has begun to write.
+    """
+    held = {path.name for which in SPLITS for path in out.glob(f"{which}.*")}
+    held |= {name for name in names_of(languages) if os.path.lexists(out / name)}
+    if others := sorted((name in _TABLES, name) for name in held if name not in ours):
+        raise InputError(f"{out}: already contains {others[0][1]}; remove it, or name another folder")
 
 
 def write(
@@ -66,11 +80,11 @@ def write(
         for file in files
     ]
     head = ("file", *(f"blocks {x}" for x in languages), "pairs", "equal", *(f"left out {x}" for x in languages))
-    atomic_write(out / "alignment.tsv", _table([head, *counts]))
+    atomic_write(out / _COUNTS, _table([head, *counts]))
     left = [(file.document.name, *one) for file in files for one in file.left]
     unread = [("", "", "file", line, "") for line in damaged]
-    atomic_write(out / "left_out.tsv", _table([("file", "language", "what", "why", "text"), *left, *unread]))
-    atomic_write(out / "alignment.html", _page(_to_show(division), languages))
+    atomic_write(out / _LEFT_OUT, _table([("file", "language", "what", "why", "text"), *left, *unread]))
+    atomic_write(out / _SHOWN, _page(_to_show(division), languages))
     for which in reversed(SPLITS):
         documents = division.documents[which]
         atomic_write(out / f"{which}.names", "".join(" ".join(document.name.split()) + "\n" for document in documents))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.documents.word_attention import WordAttention, document_attention
 from fairseq_lasformer.plugin.config import module_config
 from fairseq_lasformer.plugin.placement import group_starts
-from fairseq_lasformer.records import Json
 from fairseq_lasformer.text.units import units
 
 if TYPE_CHECKING:

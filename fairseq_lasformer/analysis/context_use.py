@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
-from tqdm import tqdm
 
 from fairseq_lasformer.analysis.contrast import target_scores
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Scores
+from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.documents.forced import ForcedDocument
 from fairseq_lasformer.documents.hub import DocumentHubInterface
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Pair
 
 
@@ -49,8 +49,11 @@ class ContextUse:
         self.hub, self.codec, self.documents = hub, hub.codec, documents
         if not self.codec.separator:
             raise InputError("the model's data has no separator between lines, so a line cannot be scored alone")
-        self.source = [[self.codec.encode_source(s) for s in tqdm(p.source, leave=False)] for p in documents]
-        self.target = [[self.codec.encode_target(s) for s in tqdm(p.target, leave=False)] for p in documents]
+        self.source: list[list[str]] = []
+        self.target: list[list[str]] = []
+        for pair in progress_bar(documents, desc="encoding", unit=" documents"):
+            self.source.append([self.codec.encode_source(s) for s in pair.source])
+            self.target.append([self.codec.encode_target(s) for s in pair.target])
 
     def example(self, place: Place, lines: int, tokens: int | None = None) -> tuple[Tensor, Tensor, int]:
         """Return source, target, and the target position at which the line itself begins.
@@ -130,7 +133,10 @@ def evaluate_whole(use: ContextUse, chosen: Sequence[Place]) -> dict[str, float]
     documents = {
         d: ForcedDocument(use.hub, *use.documents[d]) for d in dict.fromkeys(place.document for place in chosen)
     }
-    bits = [documents[place.document].bits(place.line) for place in tqdm(chosen, desc="whole documents", unit=" lines")]
+    bits = [
+        documents[place.document].bits(place.line)
+        for place in progress_bar(chosen, desc="whole documents", unit=" lines")
+    ]
     lengths = [len(documents[place.document].targets[place.line]) for place in chosen]
     return {"cxmi": sum(bits) / max(1, sum(lengths)), "error": _error(bits, [0.0] * len(bits), lengths)}
 

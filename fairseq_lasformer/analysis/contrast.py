@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from fairseq_lasformer.analysis.contrast_sets import Candidate, Group
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Scores
+from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.documents.hub import DocumentHubInterface
 from fairseq_lasformer.documents.scoring import log_probabilities
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.records import Scores
 
 POLICIES = ("none", "source", "both")
 PRONOUNS = ("er", "sie", "es")
@@ -81,7 +81,7 @@ def target_scores(
         max_tokens: maximum number of tokens per batch, padding included.
         what, unit: for the progress bar.
     """
-    with tqdm(total=len(examples), desc=what, unit=unit) as bar:
+    with progress_bar(total=len(examples), desc=what, unit=unit) as bar:
         pairs = [(source, target) for source, target, _ in examples]
         found = log_probabilities(hub.models[0], hub.tgt_dict, pairs, max_tokens, hub.device, bar.update)
     return [tokens[start:] for tokens, (_, _, start) in zip(found, examples)]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sacremoses import MosesDetokenizer
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.text.documents import read_lines
 
 SEPARATOR = "<SEP>"

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_lasformer.base.errors import InputError, in_one_line
+from fairseq_lasformer.base.records import State
 from fairseq_lasformer.checkpoints.loading import architecture, load
-from fairseq_lasformer.errors import InputError, in_one_line
 from fairseq_lasformer.nn.attentions import Attention
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.patterns.learned import learned
@@ -21,7 +22,6 @@ from fairseq_lasformer.ops import KAPPA_ONE
 from fairseq_lasformer.plugin import build
 from fairseq_lasformer.plugin.config import PRESETS, ModuleConfig, attention_widths, module_config
 from fairseq_lasformer.plugin.placement import MODULES, group_starts
-from fairseq_lasformer.records import State
 
 LONGEST = 10**9
 
@@ -35,25 +35,19 @@ class Cost(NamedTuple):
 
     They refer to one attention module, to all three (``all``), or to the whole ``model``: every product of a forward
     pass over the same number of source and target tokens, including projections.
-
-    Attributes:
-        module: attention module, ``all`` or ``model``.
-        length: number of tokens.
-        kappa: mean kappa of the groups.
-        dense, sparse: cost of attention in the Transformer and in Lasformer.
-        dense_projections, sparse_projections: cost of the projections to queries, keys and values; the latter includes
-            those of the selectors.
-        output_projection: cost of the output projection, the same for both.
     """
 
-    module: str
-    length: int
-    kappa: float
+    module: str  # attention module, `all` or `model`
+    length: int  # number of tokens
+    kappa: float  # mean kappa of the groups
+    # dense, sparse: cost of attention in the Transformer and in Lasformer
     dense: float
     sparse: float
+    # dense_projections, sparse_projections: cost of the projections to queries, keys and values; the latter includes
+    # those of the selectors
     dense_projections: float
     sparse_projections: float
-    output_projection: float
+    output_projection: float  # cost of the output projection, the same for both
 
     @property
     def ratio(self) -> float:

@@ -12,11 +12,11 @@ from pathlib import Path
 from fairseq_lasformer.analysis.attention_view import attention_view
 from fairseq_lasformer.analysis.runs import Run, read_runs
 from fairseq_lasformer.analysis.samples import Sample, page_samples, read_samples, reasons_of
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write
+from fairseq_lasformer.base.machine import describe, machine
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.documents.hub import DocumentHubInterface, load_model
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.machine import describe, machine
-from fairseq_lasformer.records import Json
 from fairseq_lasformer.version import __version__
 
 

@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.checkpoints.loading import CHECKPOINTS
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.records import Json
 
 # "| train_inner | {…}" of fairseq-train, "[train_inner][INFO] - {…}" of fairseq-hydra-train, "{…}" of --log-file
 _LOG_LINE = re.compile(r"(?:^|[|\[] ?(?:train_inner|train|valid)(?: \||\]\[INFO\] -) )(\{\".*\})")

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.documents.because import explain
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.records import Json
 from fairseq_lasformer.text.documents import read_documents
 from fairseq_lasformer.text.units import units
 
@@ -22,18 +22,12 @@ LINES = 40
 
 
 class Sample(NamedTuple):
-    """A document.
+    """A document."""
 
-    Attributes:
-        number: its number in the file, from 1.
-        reference: reference translations of its lines; empty if there are none.
-        omitted: number of further lines.
-    """
-
-    number: int
+    number: int  # its number in the file, from 1
     source: list[str]
-    reference: list[str]
-    omitted: int
+    reference: list[str]  # reference translations of its lines; empty if there are none
+    omitted: int  # number of further lines
 
 
 def read_samples(document: Path, reference: Path | None, show: int) -> list[Sample]:

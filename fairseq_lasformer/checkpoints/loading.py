@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import check_regular, file_hash, replacing
+from fairseq_lasformer.base.records import State
 from fairseq_lasformer.checkpoints.settings import check_settings, check_version, drop_other_files
 from fairseq_lasformer.checkpoints.sizes import too_large
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import file_hash, replacing
-from fairseq_lasformer.records import State
 
 CHECKPOINTS = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt")
 """File names tried when looking for the model in a folder, in order of preference."""
@@ -51,6 +51,9 @@ _DTYPES = frozenset(
     + [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 )
 
+
+TIED, _SMALL = 8, 1 << 20
+"""How many times as large as what is stored of them weights may be, since they may be tied, and bytes beyond that."""
 
 _FULL = 1 << 22  # free bytes below which a failed write means a full disk
 
@@ -97,6 +100,7 @@ def load(path: str | Path) -> State:
         raise InputError(f"{path}: is a folder; {hint}")
     if not path.is_file():
         raise InputError(f"{path}: no such checkpoint")
+    check_regular(path, "; expected a checkpoint")
     state = unpickled(path)
     if not isinstance(state, dict) or not isinstance(state.get("model"), Mapping):
         raise InputError(f"{path}: not a fairseq checkpoint (it contains no model)")
@@ -130,11 +134,17 @@ def _expand(state: State, path: Path) -> None:
     if not isinstance(scales, Mapping):
         raise InputError(f"{path}: refused, its scales are no table")
     check_weights(scales, path)
+    expanded: dict[tuple[object, ...], torch.Tensor] = {}  # tied weights stay one tensor
     for name, scale in scales.items():
         numbers = weights.get(name)
         if numbers is None or numbers.dtype != torch.int8 or scale.shape != (*numbers.shape[:1], 1):
             raise InputError(f"{path}: refused, the scale of {name} does not fit its weights")
-        weights[name] = numbers.float() * scale.float()
+        if not bool(torch.isfinite(scale.float() * 128).all()):
+            raise InputError(f"{path}: refused, the scale of {name} is too large")
+        which = (numbers.data_ptr(), numbers.shape, numbers.stride(), scale.data_ptr())
+        if which not in expanded:
+            expanded[which] = numbers.float() * scale.float()
+        weights[name] = expanded[which]
 
 
 def unpickled(path: Path) -> Any:
@@ -156,7 +166,11 @@ def unpickled(path: Path) -> Any:
 
 
 def check_weights(weights: Mapping[str, Any], path: Path) -> None:
-    """Refuse weights that are not tensors of finite numbers, or larger than what the file holds of them."""
+    """Refuse weights that are not tensors of finite numbers, or larger than what the file holds of them.
+
+    Tied weights share a storage, so all together may be several times as large as what is stored.
+    """
+    stored, named = dict[int, int](), 0
     for name, weight in weights.items():
         plain = type(weight) in (torch.Tensor, torch.nn.Parameter) and weight.layout == torch.strided
         if type(name) is not str or not plain or weight.dtype not in _DTYPES or weight.device.type != "cpu":
@@ -165,6 +179,10 @@ def check_weights(weights: Mapping[str, Any], path: Path) -> None:
             raise InputError(f"{path}: refused, its weight {name} is larger than what is stored of it")
         if weight.is_floating_point() and not bool(torch.isfinite(weight).all()):
             raise InputError(f"{path}: {name} is not finite; the training has diverged, or the file is damaged")
+        stored[weight.untyped_storage().data_ptr()] = weight.untyped_storage().nbytes()
+        named += weight.numel() * weight.element_size()
+    if named > TIED * sum(stored.values()) + _SMALL:
+        raise InputError(f"{path}: refused, its weights are {TIED} times as large as what is stored of them, or more")
 
 
 def moving_average(path: str | Path) -> State:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.records import State
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import State
 
 SCALARS = (type(None), bool, int, float, str)
 CONTAINERS = (list, tuple, dict, Namespace)
@@ -101,11 +101,15 @@ FORMER = ("select_window", "moe_every", "moe_backend", "supervise_all_above", "n
 
 
 def check_version(state: State, path: str | Path) -> None:
-    """Reject a checkpoint of an earlier version: settings of 0.2 have other names, and own lines had gates."""
+    """Reject a checkpoint of an earlier version: settings of 0.2 have other names, own lines had gates, and positions
+    were apart from them."""
     if any(str(name).endswith(".line_gate") for name in state["model"]):
         raise InputError(
             f"{path}: its own lines have gates, as those of version 0.3.0.dev0; use it with commit 2ee9ace"
         )
+    for settings in settings_of(state, "model"):
+        if "positions" in settings and (settings["positions"] == "line") != bool(settings.get("own_lines")):
+            raise InputError(f"{path}: positions or attention alone go by lines; use it with commit c451627")
     for name in FORMER:
         if any(name in settings for part in ("model", "task") for settings in settings_of(state, part)):
             raise InputError(f"{path}: of version 0.2 of this package (it sets {name}); use it with that version")

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
+from fairseq_lasformer.base.records import State
 from fairseq_lasformer.checkpoints.settings import settings_of
-from fairseq_lasformer.records import State
 
 POSITIONS = 1 << 17
 """Largest number of positions: a table of sines has a row for each, without weights."""

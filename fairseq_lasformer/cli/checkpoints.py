@@ -6,9 +6,9 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import NEW, OWN, argument, option
-from fairseq_lasformer.shared_options import Data, Overwrite, language
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import NEW, OWN, argument, option
+from fairseq_lasformer.base.shared_options import Data, Overwrite, language
 
 _FOLDER = "a checkpoint or its folder"
 
@@ -24,13 +24,13 @@ class Average(Overwrite):
 
 
 def run_average(args: Average) -> None:
+    from fairseq_lasformer.base.files import check_writable
     from fairseq_lasformer.checkpoints.loading import average
-    from fairseq_lasformer.files import check_writable
     from fairseq_lasformer.ops import KAPPA_ONE
 
     check_writable(args.out)
-    if args.kappa is not None and not 0.0 < args.kappa <= 1.0:
-        raise InputError(f"--kappa {args.kappa}: expected a share of the keys, above 0 and at most 1")
+    if args.kappa is not None and not 1 / KAPPA_ONE <= args.kappa <= 1.0:
+        raise InputError(f"--kappa {args.kappa}: expected a share of the keys, above 0 and at most 1, in millionths")
     average(args.checkpoints, args.out, args.ema, None if args.kappa is None else round(args.kappa * KAPPA_ONE))
     what = "moving averages" if args.ema else "checkpoints"
     kappa = f"of {args.checkpoints[-1]}" if args.kappa is None else f"{args.kappa:g}"

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_lasformer.data.prepare_config import PrepareConfig
-from fairseq_lasformer.data.shortlist import BEST, FILE, FREQUENT
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import NEW, NOTHING, OWN, SPEED, argument, option, part
-from fairseq_lasformer.records import Json
-from fairseq_lasformer.shared_options import (
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import NEW, NOTHING, OWN, SPEED, argument, option, part
+from fairseq_lasformer.base.records import Json
+from fairseq_lasformer.base.shared_options import (
     Decoding,
     Engine,
     FairseqDecoding,
@@ -23,6 +21,8 @@ from fairseq_lasformer.shared_options import (
     overlap,
     shard_of,
 )
+from fairseq_lasformer.data.prepare_config import PrepareConfig
+from fairseq_lasformer.data.shortlist import BEST, FILE, FREQUENT
 from fairseq_lasformer.text.hypotheses import FORMS
 
 

@@ -43,7 +43,7 @@ def _found() -> Iterator[tuple[bool, str, str]]:
     """Yield whether something is as it should be, its name, and what was found."""
     import torch
 
-    from fairseq_lasformer.machine import describe, machine
+    from fairseq_lasformer.base.machine import describe, machine
     from fairseq_lasformer.ops import backend_for
     from fairseq_lasformer.version import __version__
 

@@ -6,25 +6,27 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_write, check_writable
-from fairseq_lasformer.options import PAGE, SCORES, argument, option
-from fairseq_lasformer.records import Scores
-from fairseq_lasformer.shared import model_path
-from fairseq_lasformer.shared_options import Beam, Data, Device, OverwriteOthers, max_tokens
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write, check_writable, model_path
+from fairseq_lasformer.base.options import FIGURES, PAGE, argument, option
+from fairseq_lasformer.base.records import Scores
+from fairseq_lasformer.base.shared_options import Beam, Data, Device, OverwriteOthers, max_tokens
+from fairseq_lasformer.base.targets import check_targets
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures(OverwriteOthers):
     """Figures, shown and written."""
 
-    json: Path | None = option(None, "also write the figures to this file", writes=SCORES)
+    json: Path | None = option(None, "also write the figures to this file", writes=FIGURES)
+    figures = ""  # the key that they have there
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contrast(Data, Device, Beam, Figures):
     """A contrastive test."""
 
+    figures = "results"
     checkpoint: Path = argument("checkpoint to measure, or its folder")
     prefix: Path = argument(
         "the set: PREFIX.SRC, PREFIX.TGT, PREFIX.groups, PREFIX.distance; or SET.json (Voita et al.)"
@@ -54,13 +56,14 @@ def run_contrast(args: Contrast) -> None:
         results = [contrast.evaluate(hub, groups, policy, args.max_tokens) for policy in policies]
     print(contrast.table(results))
     if args.json:
-        atomic_write(args.json, json.dumps({"results": results}, indent=1) + "\n")
+        atomic_write(args.json, json.dumps({args.figures: results}, indent=1) + "\n")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context(Data, Device, Figures):
     """A measurement of the context's worth."""
 
+    figures = "context"
     checkpoint: Path = argument("checkpoint to measure, or its folder")
     prefix: Path = argument("documents and their translation, raw form: PREFIX.SRC, PREFIX.TGT")
     tokens: str = option("10,30,100,300", "tokens of context on either side")
@@ -100,6 +103,10 @@ def run_context(args: Context) -> None:
         documents = fragments(documents)
     if args.split:
         made = sides(Path(args.split), *languages)
+        outputs = [(path, "a side of --split") for path in made]
+        if args.json:
+            outputs.append((args.json, "--json"))
+        check_targets(outputs, sides(args.prefix, *languages))
         if existing := [path for path in made if path.exists() and not args.overwrite]:
             raise InputError(f"{existing[0]}: exists; choose another name for --split, or add --overwrite")
         for path, side in zip(made, zip(*documents)):
@@ -117,7 +124,7 @@ def run_context(args: Context) -> None:
             results[-1]["whole"] = context_use.evaluate_whole(use, chosen)
         print(context_use.table(results[-1]))
     if args.json:
-        atomic_write(args.json, json.dumps({"results": results}, indent=1) + "\n")
+        atomic_write(args.json, json.dumps({args.figures: results}, indent=1) + "\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +156,7 @@ def run_report(args: Report) -> None:
 class Info(Figures):
     """A model's parameters and costs."""
 
+    figures = "rows"
     checkpoint: Path = argument("a checkpoint, or its folder", read=model_path)
     lengths: str = option("512,1024,2048,4096,8192", "numbers of tokens")
 
@@ -171,4 +179,4 @@ def run_info(args: Info) -> None:
     if args.json:
         ratios = ("ratio", "ratio_with_projections", "ratio_with_all_projections")
         rows = [c._asdict() | {r: getattr(c, r) for r in ratios} for c in costs]
-        atomic_write(args.json, json.dumps({"rows": rows}, indent=1) + "\n")
+        atomic_write(args.json, json.dumps({args.figures: rows}, indent=1) + "\n")

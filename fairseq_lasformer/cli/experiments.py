@@ -6,10 +6,10 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import OWN, argument, given, option, options_of, part
+from fairseq_lasformer.base.shared_options import Beam, Engine, FairseqDecoding, jobs
 from fairseq_lasformer.experiments.settings import SMALL, SMALL_CORPUS, RowOptions, TrainOptions
-from fairseq_lasformer.options import OWN, argument, given, option, options_of, part
-from fairseq_lasformer.shared_options import Beam, Engine, FairseqDecoding, jobs
 
 
 @dataclass(frozen=True, kw_only=True)

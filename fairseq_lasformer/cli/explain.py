@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import EXPLANATION, NOTHING, argument, option
+from fairseq_lasformer.base.shared_options import Beam, Data, Decoding, Device, Messages, OverwriteOthers, model
 from fairseq_lasformer.cli.translate_options import Reading, given, given_of, set_verbosity
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import NOTHING, SCORES, argument, option
-from fairseq_lasformer.shared_options import Beam, Data, Decoding, Device, Messages, OverwriteOthers, model
 
 if TYPE_CHECKING:
     from fairseq_lasformer.documents.explanation import Explanation
@@ -33,17 +33,17 @@ class Explain(Data, Reading, Beam, Device, Decoding, OverwriteOthers, Messages):
         "also for all sentences: the word in the deciding line, other lines that give as much, and the cost of leaving "
         "them out (default: with --line)",
     )
-    json: Path | None = option(None, "also write the explanation to this file", writes=SCORES)
+    json: Path | None = option(None, "also write the explanation to this file", writes=EXPLANATION)
     epilog = "The translation is the model's own, unless --given has it."
 
 
 def run_explain(args: Explain) -> None:
     set_verbosity(args.verbose)
     from fairseq_lasformer import formats
+    from fairseq_lasformer.base.files import atomic_write, check_writable
     from fairseq_lasformer.documents.because import explain
     from fairseq_lasformer.documents.hub import load_model
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
-    from fairseq_lasformer.files import atomic_write, check_writable
 
     if args.json:
         check_writable(args.json)

@@ -12,24 +12,20 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from fairseq_lasformer.base.errors import INTERRUPTED, InputError, Interrupted, missing
+from fairseq_lasformer.base.machine import wait_briefly
+from fairseq_lasformer.base.options import SAMPLES, options_of
+from fairseq_lasformer.base.terminal import clean
 from fairseq_lasformer.cli.outputs import check_outputs
 from fairseq_lasformer.cli.parser import declare, make
-from fairseq_lasformer.errors import INTERRUPTED, InputError, Interrupted, missing
-from fairseq_lasformer.options import SAMPLES, options_of
-from fairseq_lasformer.threads import wait_briefly
 from fairseq_lasformer.version import __version__
 
 
 class Command(NamedTuple):
-    """One subcommand.
+    """One subcommand."""
 
-    Attributes:
-        help: its help text.
-        module: the module with its options and ``run_NAME``, which does the work.
-    """
-
-    help: str
-    module: str
+    help: str  # its help text
+    module: str  # the module with its options and `run_NAME`, which does the work
 
     def load(self, name: str) -> tuple[Callable[[Any], None], type]:
         """Return the function that does the work, and the class of its options."""
@@ -207,6 +203,7 @@ def _options(name: str, cls: type, words: list[str]) -> Any:
     return make(cls, vars(found), words[end + 1 :])
 
 
+@clean()
 def main(argv: list[str] | None = None) -> int:
     """Run a subcommand and return the exit code."""
     wait_briefly()

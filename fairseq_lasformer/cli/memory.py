@@ -6,11 +6,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tqdm import tqdm
-
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import NOTHING, OWN, TEXT, argument, option
-from fairseq_lasformer.shared_options import language
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import NOTHING, OWN, TEXT, argument, option
+from fairseq_lasformer.base.shared_options import language
+from fairseq_lasformer.base.terminal import progress_bar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ def _build(args: Memory) -> None:
     if bool(source) != bool(target):
         raise InputError("memory build: name both languages, with -s and -t, or neither if the memory exists")
     languages = (source, target) if source and target else None
-    with tqdm(desc="reading", unit=" pairs", disable=args.quiet) as bar:
+    with progress_bar(desc="reading", unit=" pairs", disable=args.quiet) as bar:
         found = build(args.memory, [Path(file) for file in args.files], languages, args.unreviewed, bar.update)
     if not args.quiet:
         print(f"{args.memory}: {found.summary()}", file=sys.stderr)

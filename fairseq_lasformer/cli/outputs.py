@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import OWN, PAGE, SCORES, TABLE, Option, options_of
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import EXPLANATION, FIGURES, OWN, PAGE, SCORES, TABLE, Option, options_of
+from fairseq_lasformer.base.targets import head, is_page, same_file
 
-_SCORES = {"results", "rows", "systems", "bootstrap", "ctxpro"}
-_HEAD = 4096
-"""Number of bytes at the beginning of a file that tell its kind."""
+_KEYS = {
+    SCORES: {"systems", "bootstrap", "ctxpro"},
+    EXPLANATION: {"words", "lines", "cxmi", "by_distance"},
+}
 
 
 def check_outputs(options: Any) -> None:
@@ -24,8 +25,9 @@ def check_outputs(options: Any) -> None:
             for other, file in named:
                 if other != name and same_file(path, file):
                     raise InputError(f"{path}: is written, but also {_said(other)}; choose another file")
+            keys = {options.figures} if kind == FIGURES else _KEYS.get(kind, set())
             free = kind == OWN or getattr(options, "overwrite", False) or path.parts[:2] == ("/", "dev")
-            if not free and path.is_file() and not _is_ours(path, kind):
+            if not free and path.is_file() and not _is_ours(path, kind, keys):
                 raise InputError(f"{path}: exists already; --overwrite replaces it")
 
 
@@ -41,30 +43,16 @@ def _paths(one: Option, value: Any) -> list[Path]:
     return [Path(path) for path in values if one.base is Path or one.spec.place]
 
 
-def same_file(first: Path, second: Path) -> bool:
-    """Return whether two paths are the same file, by whatever name; never for folders, which may hold both."""
-    if os.path.isdir(first) or os.path.isdir(second):
-        return False
-    if os.path.exists(first) and os.path.exists(second):
-        return os.path.isfile(first) and first.samefile(second)
-    try:
-        return os.path.realpath(first) == os.path.realpath(second)
-    except (OSError, ValueError):
-        return False
-
-
-def _is_ours(path: Path, kind: str) -> bool:
-    """Return whether a file is of a kind and, by its beginning, one that this package wrote."""
+def _is_ours(path: Path, kind: str, keys: set[str]) -> bool:
+    """Return whether a file is of a kind and, by its beginning or its keys in JSON, one that this package wrote."""
     from fairseq_lasformer.evaluation.doubts import HEADER
 
     try:
-        with open(path, "rb") as file:
-            head = file.read(_HEAD).decode("utf-8", "replace")
         if kind == TABLE:
-            return head.startswith(HEADER)
+            return head(path).startswith(HEADER)
         if kind == PAGE:
-            return '<meta name="generator" content="fairseq_lasformer">' in head
-        found = json.loads(path.read_text(encoding="utf-8")) if kind == SCORES else None
-        return isinstance(found, dict) and bool(found) and set(found) <= _SCORES
+            return is_page(path)
+        found = json.loads(path.read_text(encoding="utf-8")) if keys else None
+        return isinstance(found, dict) and bool(found) and set(found) <= keys
     except (OSError, ValueError, RecursionError):
         return False

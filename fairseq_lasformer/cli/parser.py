@@ -1,4 +1,4 @@
-"""Command-line parsers, made from the options that a dataclass declares (:mod:`fairseq_lasformer.options`)."""
+"""Command-line parsers, made from the options that a dataclass declares (:mod:`fairseq_lasformer.base.options`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import Option, check, options_of
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import Option, check, options_of
 
 
 def declare(parser: argparse.ArgumentParser, cls: type) -> None:

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write, check_writable
+from fairseq_lasformer.base.options import NEW, SAMPLES, SCORES, argument, option
+from fairseq_lasformer.base.records import Scores
+from fairseq_lasformer.base.shared_options import Overwrite, language
 from fairseq_lasformer.evaluation.breakdown import Breakdown
 from fairseq_lasformer.evaluation.further import Systems, further_scores
 from fairseq_lasformer.evaluation.probe import ProbeScore
 from fairseq_lasformer.evaluation.pronouns import PronounScore
 from fairseq_lasformer.evaluation.tcp import TcpScore
 from fairseq_lasformer.evaluation.terms import TermScore
-from fairseq_lasformer.files import atomic_write, check_writable
-from fairseq_lasformer.options import NEW, SAMPLES, SCORES, argument, option
-from fairseq_lasformer.records import Scores
-from fairseq_lasformer.shared_options import Overwrite, language
 from fairseq_lasformer.text.documents import Document
 
 

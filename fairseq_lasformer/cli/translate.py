@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,12 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.machine import cores
+from fairseq_lasformer.base.options import text_settings
+from fairseq_lasformer.base.shared_options import shard_of
+from fairseq_lasformer.base.targets import check_targets
+from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.cli.translate_options import (
     Translate,
     check,
@@ -21,15 +28,12 @@ from fairseq_lasformer.cli.translate_options import (
     given_of,
     languages_of,
     model_of,
+    read_by,
     sent,
     set_verbosity,
     translator_of,
     worker_of,
 )
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.machine import cores
-from fairseq_lasformer.options import text_settings
-from fairseq_lasformer.shared_options import shard_of
 
 if TYPE_CHECKING:
     from fairseq_lasformer.file_translation.file_translator import FileTranslator
@@ -102,7 +106,7 @@ def _check_folder(args: Translate) -> None:
 def _bar(args: Translate, files: int = 0, hidden: bool = False) -> tqdm:
     """Return a run's progress bar, of sentences, whose number grows, or of files translated elsewhere."""
     total, unit = (files, " files") if elsewhere(args) else (0, " sentences")
-    return tqdm(total=total, desc="translating", unit=unit, disable=args.quiet or hidden)
+    return progress_bar(total=total, desc="translating", unit=unit, disable=args.quiet or hidden)
 
 
 def _growing(bar: tqdm) -> Callable[[int], None]:
@@ -169,9 +173,9 @@ def _check_understood(args: Translate, unread: int) -> None:
 
 
 def _file(args: Translate, place: Path) -> None:
+    from fairseq_lasformer.base.files import short_name
     from fairseq_lasformer.file_translation.files_worker import Job
     from fairseq_lasformer.file_translation.outputs import suffix
-    from fairseq_lasformer.files import short_name
 
     form = _form(args, place)
     target = Path(args.place)
@@ -179,12 +183,12 @@ def _file(args: Translate, place: Path) -> None:
         target = target / ((place.name if not _is_input(place) else "translation.txt") + suffix(args.format))
     source = Path("/dev/stdin") if _is_input(place) else place
     try:
-        same = source.resolve() == target.resolve()
+        target.resolve()
     except (OSError, RuntimeError) as e:
         raise InputError(f"{target}: cannot be written (a link to itself)") from e
-    if same:
-        raise InputError(f"{target}: is the file to translate; choose a different one with -o")
-    _run(args, [Job(source, target, form, args.former)], target.parent / f".{short_name(target.name)}.lasformer")
+    jobs = [Job(source, target, form, args.former)]
+    _check_targets(args, jobs)
+    _run(args, jobs, target.parent / f".{short_name(target.name)}.lasformer")
 
 
 def _files(args: Translate, places: Sequence[Path]) -> None:
@@ -194,12 +198,17 @@ def _files(args: Translate, places: Sequence[Path]) -> None:
 
     out, ending = Path(args.place), suffix(args.format)
     jobs = [Job(place, out / (place.name + ending), _form(args, place)) for place in places]
-    names = [job.target for job in jobs]
-    double = next((job for job in jobs if names.count(job.target) > 1), None)
-    if double is not None:
-        raise InputError(f"{double.target}: would be the translation of more than one file; translate them separately")
+    _check_targets(args, jobs)
     number, total = shard_of(args.shard)
-    _run(args, jobs[number::total], _folders_state(out, number, total), places)
+    _run(args, jobs[number::total], _folders_state(out, number, total))
+
+
+def _check_targets(args: Translate, jobs: Sequence[Job]) -> None:
+    """Refuse to write two files in one place, or over one that is read; before anything is written."""
+    outputs = [(job.target, f"the translation of {job.source}") for job in jobs]
+    if args.report is not None:
+        outputs.append((args.report, "the report"))
+    check_targets(outputs, [*read_by(args), *(path for job in jobs for path in (job.source, *(job.since or ())))])
 
 
 def _folders_state(out: Path, number: int, total: int) -> Path:
@@ -223,24 +232,23 @@ def _folder(args: Translate, place: Path) -> None:
         if paths and not args.quiet:
             names = ", ".join(str(path.relative_to(of)) for path in paths[:5]) + (", …" if len(paths) > 5 else "")
             print(f"{what}: {names} ({len(paths)})", file=sys.stderr)
-    sources = [job.source for job in found.jobs]
-    _run(args, found.jobs[number::total], _folders_state(out, number, total), sources)
+    _check_targets(args, found.jobs)
+    _run(args, found.jobs[number::total], _folders_state(out, number, total))
 
 
-def _run(args: Translate, jobs: Sequence[Job], state: Path, inputs: Sequence[Path] = ()) -> None:
+def _run(args: Translate, jobs: Sequence[Job], state: Path) -> None:
     """Translate files, report each result, and fail if any file failed."""
     import shutil
 
+    from fairseq_lasformer.base.files import atomic_write
     from fairseq_lasformer.checkpoints.loading import chosen, identity
     from fairseq_lasformer.evaluation.doubts import report
     from fairseq_lasformer.file_translation.done import Done
     from fairseq_lasformer.file_translation.file_jobs import DONE
-    from fairseq_lasformer.files import atomic_write
 
-    options = files_options(args, inputs)
+    options = files_options(args)
     if len(jobs) == 1:  # before the model is loaded
-        read = {jobs[0].source.resolve()} | options.inputs
-        Done(state / DONE).check(jobs[0].target, read, args.overwrite)
+        Done(state / DONE).check(jobs[0].source, jobs[0].target, args.overwrite)
     translator = None if elsewhere(args) else translator_of(args)  # workers load the model; the command does not
     data, memory = data_and_memory_of(args) if translator is None else (translator.model.settings, translator.memory)
     settings = (identity(chosen(args.model)), data.fingerprint, text_settings(args), memory and memory.state)
@@ -263,8 +271,9 @@ def _run(args: Translate, jobs: Sequence[Job], state: Path, inputs: Sequence[Pat
             if result.error:
                 bar.write(f"error: {name}: {result.error}", file=sys.stderr)
                 continue
-            rows.append((str(name), result.facts))
-            unread[str(name)] = result.unread
+            shown = os.fsencode(name).decode("utf-8", "backslashreplace")  # a name need not be text
+            rows.append((shown, result.facts))
+            unread[shown] = result.unread
             if not args.quiet:
                 note = f" ({result.note})" if result.note else ""
                 bar.write(f"{result.job.target}: {result.summary or 'already translated'}{note}", file=sys.stderr)

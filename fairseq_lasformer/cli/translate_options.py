@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import check_regular, check_writable, file_hash
-from fairseq_lasformer.options import NOTHING, OWN, argument, option
-from fairseq_lasformer.shared_options import (
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import check_regular, check_writable, file_hash
+from fairseq_lasformer.base.options import NOTHING, OWN, argument, option
+from fairseq_lasformer.base.shared_options import (
     Beam,
     Data,
     Decoding,
@@ -27,6 +26,7 @@ from fairseq_lasformer.shared_options import (
     overlap,
     report,
 )
+from fairseq_lasformer.formats.encoding import check_encoding
 
 if TYPE_CHECKING:
     from fairseq_lasformer.data.subwords import DataConfig
@@ -158,11 +158,12 @@ def check(args: Translate) -> None:
     for path in args.since:
         if not path.is_dir():
             check_regular(path, "; --since names an earlier version and its translation")
+    if args.given is not None:
+        check_regular(args.given, "; --given names a file with translations")
     if args.encoding_out is not None:
-        try:
-            "".encode(args.encoding_out)
-        except (LookupError, UnicodeError) as e:
-            raise InputError(f"--encoding-out {args.encoding_out}: no such encoding of text") from e
+        check_encoding("--encoding-out", args.encoding_out)
+    if args.encoding is not None:
+        check_encoding("--encoding", args.encoding)
     if args.report is not None:
         if args.out is None:
             raise InputError("--report: covers files; name the translated one, or the folder, with -o")
@@ -183,14 +184,18 @@ def set_verbosity(verbose: bool) -> None:
         logging.disable(logging.WARNING)
 
 
-def files_options(args: Translate, inputs: Sequence[Path] = ()) -> Options:
+def files_options(args: Translate) -> Options:
     from fairseq_lasformer.file_translation.files_worker import Options
     from fairseq_lasformer.formats import Finishing
 
     finishing = Finishing(not args.no_review_marks, args.subtitle_width, args.encoding_out)
-    named = [Path(path) for name in (*FILES, "shortlist") if (path := getattr(args, name)) is not None]
-    others = frozenset(path.resolve() for path in [*inputs, *named, *args.since])
-    return Options(args.format, args.encoding, args.overwrite, args.any_language, finishing, others)
+    return Options(args.format, args.encoding, args.overwrite, args.any_language, finishing)
+
+
+def read_by(args: Translate) -> list[Path]:
+    """Return the files that are read besides those that are translated."""
+    named = [getattr(args, name) for name in (*FILES, "shortlist")]
+    return [Path(path) for path in (*named, *args.since) if path is not None]
 
 
 def translator_of(args: Translate) -> FileTranslator:
@@ -207,7 +212,7 @@ def translator_of(args: Translate) -> FileTranslator:
         alternatives=args.nbest - 1,
         max_tokens=args.max_tokens,
         unreviewed=args.unreviewed,
-        memory=args.opened_memory((model.settings.source_lang, model.settings.target_lang)),
+        memory=opened_memory(args, (model.settings.source_lang, model.settings.target_lang)),
         **({"no_look_ahead": True} if args.no_look_ahead else {}),
     )
 
@@ -230,7 +235,7 @@ def languages_of(args: Translate) -> tuple[str, str]:
 def data_and_memory_of(args: Translate) -> tuple[DataConfig, Memory | None]:
     """Return the settings of the prepared folder, and the memory, of a translator that workers make."""
     settings = settings_of(args)
-    return settings, args.opened_memory((settings.source_lang, settings.target_lang))
+    return settings, opened_memory(args, (settings.source_lang, settings.target_lang))
 
 
 def sent(args: Translate) -> Translate:
@@ -272,3 +277,16 @@ def given_of(
         raise InputError(f"--given {path}: cannot be read ({e.strerror})") from e
     read = given_lines_of_text if form == "text" else given_blocks
     return read(data, known, form, encoding, str(path), languages)
+
+
+def opened_memory(args: Remembering, languages: tuple[str, str]) -> Any:
+    """Return the memory for a model's source and target language; None without one.
+
+    Raises:
+        InputError: it cannot be used.
+    """
+    if args.memory is None:
+        return None
+    from fairseq_lasformer.translation_memory.remembering import Memory
+
+    return Memory(args.memory, languages)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_lasformer.base.options import OWN, argument, part
 from fairseq_lasformer.conversion.start_options import StartOptions, UpcycleOptions
-from fairseq_lasformer.options import OWN, argument, part
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,3 +1,3 @@
 """Conversion of models from elsewhere into models of this package."""
 
-from fairseq_lasformer import quiet_fairseq  # noqa: F401
+from fairseq_lasformer.base import quiet_fairseq  # noqa: F401

@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tqdm import tqdm
-
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.checkpoints.loading import load, save
 from fairseq_lasformer.documents.hub import from_pretrained
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.calibration import bits_per_token, calibration
 
 if TYPE_CHECKING:
@@ -27,14 +26,10 @@ SHARES = (1.0, 0.7, 0.5, 0.4, 0.3, 0.25, 0.2, 0.16, 0.13, 0.1, 0.08, 0.06, 0.05,
 
 
 class Budgeted(NamedTuple):
-    """Kappas for a budget.
+    """Kappas for a budget."""
 
-    Attributes:
-        kappas: by selector, as shares.
-        before, after: bits per token with every kappa at 1, and with these.
-    """
-
-    kappas: dict[str, float]
+    kappas: dict[str, float]  # by selector, as shares
+    # before, after: bits per token with every kappa at 1, and with these
     before: float
     after: float
 
@@ -71,7 +66,7 @@ def kappas_within(bits: Callable[[Mapping[str, float]], float], names: Sequence[
         budget: bits per token that may be lost.
     """
     before = bits({})
-    with tqdm(total=len(names) * (len(SHARES) - 1), desc="kappa", unit=" values") as bar:
+    with progress_bar(total=len(names) * (len(SHARES) - 1), desc="kappa", unit=" values") as bar:
         costs: dict[str, list[float]] = {}
         for name in names:
             costs[name] = [0.0]

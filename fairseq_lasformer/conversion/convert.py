@@ -16,14 +16,14 @@ from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModelBase
 from omegaconf import OmegaConf
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import check_writable
+from fairseq_lasformer.base.records import State
 from fairseq_lasformer.checkpoints.loading import architecture, save
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import check_writable
 from fairseq_lasformer.plugin.config import LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.plugin.patches.compat import load_checkpoint_to_cpu
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
-from fairseq_lasformer.records import State
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

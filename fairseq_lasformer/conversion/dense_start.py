@@ -12,20 +12,20 @@ import torch
 from fairseq.data import Dictionary
 from torch import Tensor
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import State
 from fairseq_lasformer.checkpoints.loading import architecture, load, save
 from fairseq_lasformer.conversion.groups import attention_of_layers, fewest_groups
 from fairseq_lasformer.conversion.start_options import StartOptions
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.shortlist import hashes
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.calibration import calibration
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.plugin.task import DICTIONARIES, DocumentTranslationTask
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
-from fairseq_lasformer.records import State
 
 if TYPE_CHECKING:
     from fairseq.tasks import FairseqTask

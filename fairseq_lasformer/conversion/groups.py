@@ -25,15 +25,10 @@ QUERIES = 64
 
 
 class Groups(NamedTuple):
-    """A partition of layers into groups.
+    """A partition of layers into groups."""
 
-    Attributes:
-        starts: lowest layer of each group, from 0.
-        lost: share of its attention that a layer loses on average if its group's keys are kept instead of as many of
-            its own.
-    """
-
-    starts: tuple[int, ...]
+    starts: tuple[int, ...]  # lowest layer of each group, from 0
+    # share of its attention that a layer loses on average if its group's keys are kept instead of as many of its own
     lost: float
 
 

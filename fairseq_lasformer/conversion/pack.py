@@ -6,15 +6,14 @@ import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_lasformer.checkpoints.loading import EIGHT_BITS, chosen, load
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_copy, check_new_folder, file_hash, new_folder
+from fairseq_lasformer.checkpoints.loading import EIGHT_BITS, chosen, load, save
 from fairseq_lasformer.data.subwords import DataConfig, subword_model
 from fairseq_lasformer.documents.hub import data_of
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_copy, check_new_folder, file_hash, new_folder
 from fairseq_lasformer.ops import reference
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def pack(checkpoint: Path, out: Path, data: Path | None = None) -> str:
     content = {**kept, "cfg": _without_places(state["cfg"]), "model": weights, EIGHT_BITS: scales}
     content |= {"extra_state": {}, "last_optimizer_state": None}
     with new_folder(out) as place:
-        torch.save(content, place / "model.pt")
+        save(content, place / "model.pt")
         settings.save(place)
         for language in (settings.source_lang, settings.target_lang):
             atomic_copy(Path(data) / f"dict.{language}.txt", place / f"dict.{language}.txt")

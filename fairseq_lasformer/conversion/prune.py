@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import check_writable
 from fairseq_lasformer.checkpoints.loading import architecture, load, save
 from fairseq_lasformer.conversion.dense_start import options_of, words_of_options
 from fairseq_lasformer.documents.hub import from_pretrained
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.calibration import calibration, scored
-from fairseq_lasformer.files import check_writable
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.build import without_keys
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, ModuleConfig, module_config

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairseq_lasformer.options import following, option
-from fairseq_lasformer.shared_options import tokens_per_batch
+from fairseq_lasformer.base.options import following, option
+from fairseq_lasformer.base.shared_options import tokens_per_batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
+
+from fairseq_lasformer.base.terminal import progress_bar
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -58,7 +59,7 @@ def binarise(
 
 def _lines(path: Path) -> Iterator[str]:
     with open(path, encoding="utf-8", newline="\n") as f:
-        yield from tqdm(f, desc=f"{path.name}: binarising", unit=" examples")
+        yield from progress_bar(f, desc=f"{path.name}: binarising", unit=" examples")
 
 
 def _dictionary(paths: Sequence[Path], words: Iterable[str]) -> Dictionary:

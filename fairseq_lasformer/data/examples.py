@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.subwords import DataConfig, SubwordCodec
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import Span, chunks, parts, room_beside
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
+
+from fairseq_lasformer.base.terminal import progress_bar
 
 ROUNDS = 5
 """Rounds of expectation and maximisation; a usual number."""
@@ -27,32 +28,21 @@ LinePair = tuple[Numbers, Numbers]
 
 
 class Lexicon(NamedTuple):
-    """Translations of source words; those of word s are at ``starts[s]`` to ``starts[s + 1]``, most likely first.
+    """Translations of source words; those of word s are at ``starts[s]`` to ``starts[s + 1]``, most likely first."""
 
-    Attributes:
-        starts: int64 [source words + 1].
-        words: int32, target words.
-        read, lines: number of line pairs that were read, and of all line pairs.
-    """
-
-    starts: Numbers
-    words: Numbers
+    starts: Numbers  # int64 [source words + 1]
+    words: Numbers  # int32, target words
+    # read, lines: number of line pairs that were read, and of all line pairs
     read: int
     lines: int
 
 
 class _Part(NamedTuple):
-    """Some line pairs as pairs of tokens; the source words of each target token are adjacent.
+    """Some line pairs as pairs of tokens; the source words of each target token are adjacent."""
 
-    Attributes:
-        pairs: int32, index of the pair of words of each pair of tokens.
-        firsts: int64, where the source words of each target token begin.
-        sizes: int64, number of source words of each target token.
-    """
-
-    pairs: Numbers
-    firsts: Numbers
-    sizes: Numbers
+    pairs: Numbers  # int32, index of the pair of words of each pair of tokens
+    firsts: Numbers  # int64, where the source words of each target token begin
+    sizes: Numbers  # int64, number of source words of each target token
 
 
 def line_pairs(source: Numbers, target: Numbers, separators: tuple[int | None, int | None]) -> list[LinePair]:
@@ -87,7 +77,7 @@ def lexicon(lines: Sequence[LinePair], n_words: tuple[int, int], best: int) -> L
     keys, parts = _index(_parts(chosen, n_words))
     of = keys // n_words[1]  # the source word; the last one is the null word
     p = np.ones(keys.size, dtype=np.float32)
-    for _ in tqdm(range(ROUNDS), desc="estimating translations", unit=" rounds"):
+    for _ in progress_bar(range(ROUNDS), desc="estimating translations", unit=" rounds"):
         counts = np.zeros(keys.size, dtype=np.float64)
         for part in parts:
             share = p[part.pairs]
@@ -107,7 +97,7 @@ def _parts(lines: Iterable[LinePair], n_words: tuple[int, int]) -> Iterator[tupl
     keys: list[Numbers] = []
     sizes: list[Numbers] = []
     n = 0
-    for source, target in tqdm(lines, desc="reading lines", unit=" lines"):
+    for source, target in progress_bar(lines, desc="reading lines", unit=" lines"):
         if not target.size:
             continue
         those = np.append(source.astype(np.int64), n_words[0])

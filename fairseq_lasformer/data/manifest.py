@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write
 
 MONO = {"mono_source": 0, "mono_target": 1}
 """Splits of documents in one language, and the side of that language, which is used for both sides."""
@@ -20,41 +20,28 @@ TRAINING = ("train", *MONO)
 
 @dataclass(frozen=True)
 class SplitInfo:
-    """Record of the preparation of one split; stored with the binarised data as ``documents.<split>.json``.
-
-    Attributes:
-        documents, sentences: counts in the raw text.
-        n_examples: number of lines in the binarised split.
-        n_cut: number of documents that were longer than the limit and cut into parts.
-        n_parts: number of parts in total; an uncut document is one part.
-        dropped: number of pairs left out because one side was empty.
-        longest: tokens of the longest example, source and target, end of sentence included.
-        examples: for a split in reading order, (document, first sentence, number of sentences) of every example; empty
-            for training data, whose examples overlap.
-        cleaned: number of lines in which control characters were replaced with spaces.
-        reference: False for a test set without translations.
-        unknown: share of the tokens that are missing from the dictionary, source and target.
-        blanks: for a split in reading order, number of blank lines before each document, and after the last; empty if
-            not known.
-        n_remembering: number of examples that begin with lines of other documents.
-        undivided: files, each a single document of hundreds of sentences.
-    """
+    """Record of the preparation of one split; stored with the binarised data as ``documents.<split>.json``."""
 
     path: str
+    # documents, sentences: counts in the raw text
     documents: int
     sentences: int
-    n_examples: int
-    n_cut: int
-    n_parts: int
-    dropped: int
-    longest: tuple[int, int]
+    n_examples: int  # number of lines in the binarised split
+    n_cut: int  # number of documents that were longer than the limit and cut into parts
+    n_parts: int  # number of parts in total; an uncut document is one part
+    dropped: int  # number of pairs left out because one side was empty
+    longest: tuple[int, int]  # tokens of the longest example, source and target, end of sentence included
+    # for a split in reading order, (document, first sentence, number of sentences) of every example; empty for training
+    # data, whose examples overlap
     examples: tuple[tuple[int, int, int], ...] = ()
-    cleaned: int = 0
-    reference: bool = True
+    cleaned: int = 0  # number of lines in which control characters were replaced with spaces
+    reference: bool = True  # False for a test set without translations
+    # share of the tokens that are missing from the dictionary, source and target
     unknown: tuple[float, float] = (0.0, 0.0)
+    # for a split in reading order, number of blank lines before each document, and after the last; empty if not known
     blanks: tuple[int, ...] = ()
-    n_remembering: int = 0
-    undivided: tuple[str, ...] = ()
+    n_remembering: int = 0  # number of examples that begin with lines of other documents
+    undivided: tuple[str, ...] = ()  # files, each a single document of hundreds of sentences
 
     @property
     def name(self) -> str:

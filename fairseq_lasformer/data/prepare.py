@@ -5,6 +5,7 @@ The result is ordinary fairseq data plus three kinds of files: ``settings.json``
 """
 
 import hashlib
+import json
 import re
 import shutil
 import sys
@@ -14,13 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
-
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_copy, atomic_write, check_writable, locked, remove_folder
+from fairseq_lasformer.base.resume import Progress, key_of
+from fairseq_lasformer.base.shared_options import language_code
+from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.data.binarise import binarise
 from fairseq_lasformer.data.examples import ExampleRule, TooLong
 from fairseq_lasformer.data.manifest import MONO, TRAINING, SplitInfo
 from fairseq_lasformer.data.memory_examples import MemoryExamples
-from fairseq_lasformer.data.prepare_config import SIZE, PrepareConfig
+from fairseq_lasformer.data.prepare_config import SIZE, PrepareConfig, differences, fingerprint
 from fairseq_lasformer.data.subwords import (
     DataConfig,
     Encoding,
@@ -32,41 +36,36 @@ from fairseq_lasformer.data.subwords import (
     transform,
     vocabulary,
 )
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import executor
-from fairseq_lasformer.files import atomic_copy, atomic_write, check_writable, locked, remove_folder
-from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.text.documents import Corpus, Pair, Span, read_corpus, read_source, single_sentences
 
 MANY_UNKNOWN = 0.01
 """Share of unknown tokens in a split above which the summary reports it."""
 
+INPUTS = "inputs.json"
+"""File of a prepared folder: what it was made from, see :meth:`PrepareConfig.inputs`."""
 
 UNDIVIDED = 200
 """Number of sentences from which the summary reports a file that has no blank line."""
 
 
 class Prepared(NamedTuple):
-    """Result of :func:`prepare`.
+    """Result of :func:`prepare`."""
 
-    Attributes:
-        settings: settings of the prepared folder.
-        merges: number of BPE merges requested and learned (of both languages together, if each has its own); None with
-            sentencepiece or reused subwords.
-        vocabulary: number of words in the dictionary, or in those of source and target.
-    """
-
-    settings: DataConfig
+    settings: DataConfig  # settings of the prepared folder
     splits: list[SplitInfo]
+    # number of BPE merges requested and learned (of both languages together, if each has its own); None with
+    # sentencepiece or reused subwords
     merges: tuple[int, int] | None
-    vocabulary: tuple[int, ...]
+    vocabulary: tuple[int, ...]  # number of words in the dictionary, or in those of source and target
 
 
-def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
+def prepare(config: PrepareConfig, overwrite: bool = False, model: Path | None = None) -> Prepared:
     """Run the preparation. Resume an interrupted run; if the run has finished, do nothing.
 
     Args:
         overwrite: replace data that was prepared from other inputs or with other options.
+        model: what was trained on the data that is there, which then stays, whatever ``overwrite`` says.
     """
     settings = config.settings()
     if settings.limit < 2:
@@ -82,6 +81,8 @@ def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
     executor(config.engine, "the preparation")  # refuses an engine that does not exist before any work
     if config.workers < 1:
         raise InputError(f"--workers {config.workers}: at least one is needed")
+    for language in config.languages:
+        language_code(language)
     if config.source_lang == config.target_lang:
         raise InputError(
             f"-s {config.source_lang} -t {config.target_lang}: the two languages must have different names"
@@ -96,15 +97,22 @@ def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
         raise InputError("nothing to prepare: name --train, --valid or --test")
     if not (config.train or config.train_sentences) and config.reuse is None:
         raise InputError("without --train, --reuse must name a prepared folder whose subwords and dictionary are used")
-    settings = replace(settings, fingerprint=config.fingerprint(settings))
+    inputs = config.inputs(settings)
+    settings = replace(settings, fingerprint=fingerprint(inputs))
+    finished = (config.out / "settings.json").exists()
+    if model is not None and finished and DataConfig.load(config.out).fingerprint != settings.fingerprint:
+        raise InputError(
+            f"{config.out}: {model} was trained on it, and it was prepared from {_other_inputs(config.out, inputs)}; "
+            "choose another folder (out), or remove both"
+        )
     check_writable(config.out / "settings.json")
     if config.text is not None:
         check_writable(config.text / "words")
     with locked(config.out.with_name(f".{config.out.name}.lock"), "a preparation"):
         if config.out.exists() and any(config.out.iterdir()):
-            _resume_or_clear(config.out, settings.fingerprint, overwrite)
+            _resume_or_clear(config.out, inputs, overwrite)
         if not (config.out / "settings.json").exists():
-            _run(config, settings)
+            _run(config, settings, inputs)
     found = [SplitInfo.load(config.out, name) for name, _ in config.splits()]
     models = [subword_model(config.out, settings.bpe, language) for language in settings.models_for]
     merges = None
@@ -115,7 +123,7 @@ def prepare(config: PrepareConfig, overwrite: bool = False) -> Prepared:
     return Prepared(settings, [i for i in found if i is not None], merges, words)
 
 
-def _run(config: PrepareConfig, settings: DataConfig) -> None:
+def _run(config: PrepareConfig, settings: DataConfig, inputs: dict[str, str]) -> None:
     corpora = {name: [_read(config, name, p) for p in prefixes] for name, prefixes in config.splits()}
     config.out.mkdir(parents=True, exist_ok=True)
     Progress(config.out, settings.fingerprint).begin()
@@ -132,6 +140,7 @@ def _run(config: PrepareConfig, settings: DataConfig) -> None:
     for info in infos:
         sides = encoded[info.name]
         replace(info, unknown=(_unknown(sides[0], words[0]), _unknown(sides[1], words[1]))).save()
+    atomic_write(config.out / INPUTS, json.dumps(inputs, indent=1) + "\n")
     settings.save(config.out)
     shutil.rmtree(text)
 
@@ -164,10 +173,11 @@ def _unknown(sentences: Sequence[str], known: set[str]) -> float:
     return sum(n for token, n in counts.items() if token not in known) / max(1, counts.total())
 
 
-def _resume_or_clear(out: Path, fingerprint: str, overwrite: bool) -> None:
-    """Leave a run with the same fingerprint untouched; otherwise remove it, if unfinished or ``overwrite`` is set."""
-    mark, finished = Progress(out, fingerprint), (out / "settings.json").exists()
-    if mark.matches or finished and DataConfig.load(out).fingerprint == fingerprint:
+def _resume_or_clear(out: Path, inputs: dict[str, str], overwrite: bool) -> None:
+    """Leave a run of the same inputs untouched; otherwise remove it, if unfinished or ``overwrite`` is set."""
+    now = fingerprint(inputs)
+    mark, finished = Progress(out, now), (out / "settings.json").exists()
+    if mark.matches or finished and DataConfig.load(out).fingerprint == now:
         return
     foreign = [p.name for p in out.iterdir() if not _OURS.fullmatch(p.name)]
     if not (mark.exists or finished) or foreign:
@@ -175,15 +185,25 @@ def _resume_or_clear(out: Path, fingerprint: str, overwrite: bool) -> None:
         raise InputError(f"{out}: contains files that lasformer prepare did not write{what}; choose another folder")
     if finished and not overwrite:
         raise InputError(
-            f"{out}: contains data prepared from other inputs or with other options; choose another folder, or replace "
-            "it with --overwrite"
+            f"{out}: contains data prepared from {_other_inputs(out, inputs)}; choose another folder, or replace it "
+            "with --overwrite"
         )
     remove_folder(out)
 
 
+def _other_inputs(out: Path, inputs: dict[str, str]) -> str:
+    """Say in what the inputs of prepared data differ from these."""
+    try:
+        before = json.loads((out / INPUTS).read_text(encoding="utf-8"))
+        said = differences({str(name): str(value) for name, value in before.items()}, inputs)
+    except (OSError, ValueError, AttributeError, RecursionError):  # of an earlier version
+        said = ""
+    return "other inputs or with other options" + (f" ({said})" if said else "")
+
+
 # Names of the files that a preparation writes.
 _OURS = re.compile(
-    r"progress\.jsonl?|fingerprint|settings\.json|bpe\.(.+\.)?codes|sentencepiece\.(.+\.)?model|text|preprocess\.log"
+    r"progress\.jsonl?|fingerprint|inputs\.json|settings\.json|bpe\.(.+\.)?codes|sentencepiece\.(.+\.)?model|text|preprocess\.log"
     r"|documents\..+\.json"
     r"|dict\..+\.txt|.+\.(bin|idx)|\..+\.tmp"
 )
@@ -260,7 +280,7 @@ def _examples(
     spans: list[Span] = []
     lines: list[tuple[str, str]] = []
     number, first, n_cut, n_parts, n_remembering = 0, 0, 0, 0, 0
-    for corpus in tqdm(sets, desc=f"{name}: examples", unit=" files"):
+    for corpus in progress_bar(sets, desc=f"{name}: examples", unit=" files"):
         memory, start = None, first
         if name == "train" and config.memory_examples:
             path = text / "examples.tm"

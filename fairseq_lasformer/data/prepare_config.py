@@ -5,11 +5,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import OWN, SPEED, TEXT, argument, option, options_of
+from fairseq_lasformer.base.shared_options import Engine, language
 from fairseq_lasformer.data.manifest import MONO
 from fairseq_lasformer.data.subwords import SUBWORDS, TOKENIZERS, DataConfig, subword_model
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import OWN, SPEED, TEXT, argument, option, options_of
-from fairseq_lasformer.shared_options import Engine, language
 from fairseq_lasformer.text.documents import RESOLUTIONS
 
 DEFAULTS = {
@@ -17,6 +17,7 @@ DEFAULTS = {
     **{"joined_dictionary": True, "max_lines": 0},
 }
 _LATER = ("joined_dictionary", "max_lines")  # options that earlier versions did not have
+_FILE = "file "  # before the names of files among the inputs
 SIZE = 32000
 
 
@@ -144,24 +145,21 @@ class PrepareConfig(Engine):
             raise InputError("--mono: both sides have the same language; this needs a dictionary for both languages")
         return DataConfig(self.source_lang, self.target_lang, fingerprint="", **made)  # type: ignore[arg-type]
 
-    def fingerprint(self, settings: DataConfig) -> str:
-        """Hash all inputs and every option that affects the result."""
-        digest = hashlib.sha256()
+    def inputs(self, settings: DataConfig) -> dict[str, str]:
+        """Return every option that affects the result, by its name, and the hash of each input, by its path."""
         own = [one.name for one in options_of(PrepareConfig) if one.spec.changes == TEXT and not one.spec.apart]
-        options = {name: str(getattr(self, name)) for name in own}
-        options |= {k: str(v) for k, v in vars(settings).items() if k != "memory_tokens"} | {
-            "size": str(SIZE if self.size is None else self.size)
-        }
+        found = {name: str(getattr(self, name)) for name in own}
+        found |= {k: str(v) for k, v in vars(settings).items() if k not in ("memory_tokens", "fingerprint")}
+        found["size"] = str(SIZE if self.size is None else self.size)
         for name in _LATER:  # defaults are left out, so data prepared by an earlier version is recognised
             if getattr(settings, name) == DEFAULTS[name]:
-                del options[name]
+                del found[name]
         if not self.mono:
-            del options["mono"]
+            del found["mono"]
         if not self.train_sentences:
-            del options["train_sentences"]
+            del found["train_sentences"]
         if not self.memory_examples:
-            del options["memory_examples"], options["memory_tokens"]
-        digest.update(json.dumps(options, sort_keys=True).encode())
+            del found["memory_examples"], found["memory_tokens"]
         files = [
             f"{prefix}.{self.languages[side]}"
             for name, prefixes in self.splits()
@@ -173,14 +171,39 @@ class PrepareConfig(Engine):
             files += [str(self.reuse / f"dict.{language or self.source_lang}.txt") for language in settings.models_for]
         for name in files:
             try:
-                digest.update(hashlib.sha256(Path(name).read_bytes()).digest())
+                found[_FILE + name] = hashlib.sha256(Path(name).read_bytes()).hexdigest()
             except OSError as e:
                 if not self._without_reference(name):
                     raise InputError(f"{name}: cannot be read ({e.strerror})") from e
-        return digest.hexdigest()
+        return found
 
     def _without_reference(self, file: str) -> bool:
         """Return whether a missing file is the reference of a test set, which is optional."""
         others = (*self.train, *self.train_sentences, *self.valid)
         missing = [f"{prefix}.{self.target_lang}" for prefix in self.test if prefix not in others]
         return file in missing and not Path(file).exists()
+
+
+def fingerprint(inputs: dict[str, str]) -> str:
+    """Hash what :meth:`PrepareConfig.inputs` found."""
+    options = {name: value for name, value in inputs.items() if not name.startswith(_FILE)} | {"fingerprint": ""}
+    digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
+    for name, value in inputs.items():
+        if name.startswith(_FILE):
+            digest.update(bytes.fromhex(value))
+    return digest.hexdigest()
+
+
+def differences(before: dict[str, str], now: dict[str, str]) -> str:
+    """Say in a few words in what inputs differ; empty if they do not."""
+    found = []
+    for name in {**before, **now}:
+        old, new = before.get(name), now.get(name)
+        if old == new:
+            continue
+        if name.startswith(_FILE):
+            what = "is new" if old is None else "is gone" if new is None else "has changed"
+            found.append(f"{name.removeprefix(_FILE)} {what}")
+        else:
+            found.append(f"{name} was {old or 'none'}, is {new or 'none'}")
+    return ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import check_writable, replacing
+from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.data.lexicon import Lexicon, LinePair, lexicon, line_pairs
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import check_writable, replacing
 
 FILE = "shortlist.npz"
 """File name in a prepared folder."""
@@ -34,20 +34,14 @@ _LARGEST = 1 << 30
 
 
 class Shortlist(NamedTuple):
-    """Target words that may translate each source word.
+    """Target words that may translate each source word."""
 
-    Attributes:
-        frequent: int64, words that every list has.
-        starts, words: int64; those of source word s are ``words[starts[s]:starts[s + 1]]``.
-        same: int64 [source words], the target word that is spelt alike; the unknown word where there is none.
-        n_words: number of target words.
-    """
-
-    frequent: np.ndarray
+    frequent: np.ndarray  # int64, words that every list has
+    # starts, words: int64; those of source word s are `words[starts[s]:starts[s + 1]]`
     starts: np.ndarray
     words: np.ndarray
-    same: np.ndarray
-    n_words: int
+    same: np.ndarray  # int64 [source words], the target word that is spelt alike; the unknown word where there is none
+    n_words: int  # number of target words
 
     def allowed(self, source: np.ndarray, more: Sequence[Sequence[int]]) -> np.ndarray:
         """Return the words on the lists of some documents, bool [N, V].
@@ -114,7 +108,7 @@ def _lines(data: Path, languages: tuple[str, str], separators: tuple[int | None,
     sides = [MMapIndexedDataset(f"{prefix}.{language}") for language in languages]
     single: list[LinePair] = []
     joined: list[LinePair] = []
-    for i in tqdm(range(len(sides[0])), desc="reading examples", unit=" examples"):
+    for i in progress_bar(range(len(sides[0])), desc="reading examples", unit=" examples"):
         pairs = line_pairs(sides[0][i].numpy(), sides[1][i].numpy(), (separators[0], separators[1]))
         (single if len(pairs) == 1 else joined).extend(pairs)
     if not single and not joined:

@@ -25,15 +25,10 @@ _WORDS = 1 << 15  # lattices that are kept, of 1 to 2 KB each
 
 
 class Lattice(NamedTuple):
-    """All segmentations of a word, by the position at which a piece ends, from 1.
+    """All segmentations of a word, by the position at which a piece ends, from 1."""
 
-    Attributes:
-        starts: where the pieces that end there start.
-        chances: the cumulative probabilities of these pieces, without the last, which is 1.
-    """
-
-    starts: tuple[tuple[int, ...], ...]
-    chances: tuple[tuple[float, ...], ...]
+    starts: tuple[tuple[int, ...], ...]  # where the pieces that end there start
+    chances: tuple[tuple[float, ...], ...]  # the cumulative probabilities of these pieces, without the last, which is 1
 
 
 class UnigramSampler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -11,11 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write, check_regular, replacing
+from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.executors import InProcess, Report, Resources, Worker, executor
-from fairseq_lasformer.files import atomic_write, replacing
 from fairseq_lasformer.text.lines import clean_line
 
 if TYPE_CHECKING:
@@ -49,36 +49,25 @@ def check_separator(separator: str) -> None:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Settings with which the data in a folder was prepared; stored there as ``settings.json``.
-
-    Attributes:
-        tokenizer: ``moses``, ``none``, or ``moses-aggressive``, which splits at hyphens and escapes characters of XML,
-            as for fairseq's models of WMT 2019.
-        bpe: ``subword-nmt`` or ``sentencepiece``.
-        separator: token between sentences; empty for none.
-        limit: maximum number of tokens per example, end of sentence included.
-        resolutions: resolutions of the training examples: ``mixture``, ``documents`` or ``sentences``.
-        fingerprint: hash of the inputs and all options, used to recognise an unchanged rerun.
-        joined_dictionary: whether both languages share one subword model and one dictionary.
-        max_lines: maximum number of sentences per example; 0 for no limit.
-        source_tag, target_tag: token that every example begins with, on each side; empty for none. It tells models of
-            several languages which language to read and write.
-        memory_tokens: maximum number of tokens of other documents' lines before a training example; 0 for none.
-    """
+    """Settings with which the data in a folder was prepared; stored there as ``settings.json``."""
 
     source_lang: str
     target_lang: str
+    # `moses`, `none`, or `moses-aggressive`, which splits at hyphens and escapes characters of XML, as for fairseq's
+    # models of WMT 2019
     tokenizer: str
-    bpe: str
-    separator: str
-    limit: int
-    resolutions: str
-    fingerprint: str
-    joined_dictionary: bool = True
-    max_lines: int = 0
+    bpe: str  # `subword-nmt` or `sentencepiece`
+    separator: str  # token between sentences; empty for none
+    limit: int  # maximum number of tokens per example, end of sentence included
+    resolutions: str  # resolutions of the training examples: `mixture`, `documents` or `sentences`
+    fingerprint: str  # hash of the inputs and all options, used to recognise an unchanged rerun
+    joined_dictionary: bool = True  # whether both languages share one subword model and one dictionary
+    max_lines: int = 0  # maximum number of sentences per example; 0 for no limit
+    # source_tag, target_tag: token that every example begins with, on each side; empty for none. It tells models of
+    # several languages which language to read and write.
     source_tag: str = ""
     target_tag: str = ""
-    memory_tokens: int = 0
+    memory_tokens: int = 0  # maximum number of tokens of other documents' lines before a training example; 0 for none
 
     @property
     def tags(self) -> tuple[str, str]:
@@ -106,16 +95,32 @@ class DataConfig:
     @classmethod
     def load(cls, folder: str | Path) -> DataConfig:
         path = Path(folder) / SETTINGS
+        for file in Path(folder).iterdir() if Path(folder).is_dir() else ():
+            if not (file.is_dir() or file.name.startswith(".")):  # a stranger's link may lead to what never ends
+                check_regular(file, "; prepared data has no links to devices or pipes")
         try:
             made = cls(**json.loads(path.read_text(encoding="utf-8")))
             for field in fields(cls):
                 if type(getattr(made, field.name)).__name__ != field.type:
                     raise TypeError(f"{field.name}: expected {field.type}")
+            check_separator(made.separator)
             return made
+        except InputError as e:
+            raise InputError(f"{path}: damaged ({e}); prepare the data again") from e
         except OSError as e:
             raise InputError(f"{path}: not found; {folder} was not prepared by lasformer prepare") from e
         except (ValueError, TypeError, OverflowError, RecursionError) as e:
             raise InputError(f"{path}: damaged ({e}); prepare the data again") from e
+
+
+def data_identity(folder: Path) -> str:
+    """Return a hash of what prepared data was made from; of files that fairseq alone binarised, of themselves."""
+    if (folder / SETTINGS).exists():
+        return DataConfig.load(folder).fingerprint
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("dict.*.txt"), *folder.glob("*.idx")]):
+        digest.update(path.name.encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
 
 
 @cache
@@ -349,6 +354,6 @@ def transform(
     batches = [sentences[i : i + BATCH] for i in range(0, len(sentences), BATCH)]
     alone = len(batches) < 2 or (workers < 2 and engine == "processes")
     work = InProcess() if alone else executor(engine, what)
-    with tqdm(total=len(sentences), desc=what, unit=" sentences", unit_scale=True) as bar:
+    with progress_bar(total=len(sentences), desc=what, unit=" sentences", unit_scale=True) as bar:
         results = work.map(worker, batches, Resources(workers, threads=1), report=bar.update)
         return [tokens for batch in results for tokens in batch]

@@ -49,23 +49,14 @@ TOGETHER = 8
 
 
 class _Word(NamedTuple):
-    """A word that depends on the document, or that is ambiguous.
+    """A word that depends on the document, or that is ambiguous."""
 
-    Attributes:
-        place: its tokens.
-        number: of the word in the line.
-        context: nats by which the document makes it more likely.
-        at: the token at which the other form begins.
-        other: the token that it begins with.
-        ambiguous: see :class:`Explained`.
-    """
-
-    place: Place
-    number: int
-    context: float
-    at: int
-    other: int
-    ambiguous: bool
+    place: Place  # its tokens
+    number: int  # of the word in the line
+    context: float  # nats by which the document makes it more likely
+    at: int  # the token at which the other form begins
+    other: int  # the token that it begins with
+    ambiguous: bool  # see `Explained`
 
     def score(self, of: Callable[[int], Scores]) -> float:
         """Return the log probability of the word, from a function that returns the scores of its line."""
@@ -303,6 +294,7 @@ def explain(
     lines: Sequence[tuple[int, str, str]],
     asked: Collection[int] | None = None,
     thorough: bool | None = None,
+    done: Callable[[int], object] = lambda n: None,
 ) -> Explanation:
     """Explain a translation.
 
@@ -311,12 +303,13 @@ def explain(
         lines: number, source and translation of each line of a document, none of them blank.
         asked: numbers of the lines to explain; default: all.
         thorough: see :class:`Because`; default: if only some lines are asked for.
+        done: called with a number of finished comparisons, every second or so; an exception ends the work.
 
     Raises:
         InputError: the model reads single sentences, or a line is too long for it.
     """
     numbers = [number for number, *_ in lines]
-    document = ForcedDocument(model, [source for _, source, _ in lines], [target for *_, target in lines])
+    document = ForcedDocument(model, [source for _, source, _ in lines], [target for *_, target in lines], done)
     if not lines:
         return Explanation([], [], {}, {})
     because = Because(document, asked is not None if thorough is None else thorough)

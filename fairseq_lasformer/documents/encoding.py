@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.examples import TooLong
 from fairseq_lasformer.documents.given_lines import check_given
 from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.documents.source import Source
 from fairseq_lasformer.documents.translator import Translator
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.lines import clean_line
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from fairseq_lasformer.records import Json
+from fairseq_lasformer.base.records import Json
 
 DISTANCES = (1, 3, 10, 30)
 """Upper ends of the classes of distances, in lines; a last class has what is farther away."""

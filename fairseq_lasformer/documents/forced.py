@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.examples import TooLong
 from fairseq_lasformer.documents.part_search import SCORED_TOKENS
 from fairseq_lasformer.documents.scoring import against_second, continued, of_spans, total
 from fairseq_lasformer.documents.source import joined
 from fairseq_lasformer.documents.word_attention import owners_of
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import Span
 from fairseq_lasformer.text.units import units
 
@@ -23,28 +23,18 @@ if TYPE_CHECKING:
 
 
 class Scores(NamedTuple):
-    """Scores of a line's tokens, its end included.
+    """Scores of a line's tokens, its end included."""
 
-    Attributes:
-        own: log probabilities of the tokens, float32 or float64 [N].
-        second: those of the most likely other tokens, [N].
-        other: these tokens, int64 [N].
-    """
-
-    own: Tensor
-    second: Tensor
-    other: Tensor
+    own: Tensor  # log probabilities of the tokens, float32 or float64 [N]
+    second: Tensor  # those of the most likely other tokens, [N]
+    other: Tensor  # these tokens, int64 [N]
 
 
 class Variant(NamedTuple):
-    """Some lines of a document, as a document of their own.
+    """Some lines of a document, as a document of their own."""
 
-    Attributes:
-        lines: their numbers, from 0, ascending.
-        sources, targets: int64 tokens of lines that are different in this variant.
-    """
-
-    lines: Sequence[int]
+    lines: Sequence[int]  # their numbers, from 0, ascending
+    # sources, targets: int64 tokens of lines that are different in this variant
     sources: Mapping[int, Tensor] = {}
     targets: Mapping[int, Tensor] = {}
 
@@ -63,6 +53,7 @@ class ForcedDocument:
     Args:
         model: a :class:`DocumentHubInterface`, whose data has separators.
         source, target: lines of the document and of its translation, none of them blank.
+        done: called with the number of variants in each batch that is finished.
 
     Attributes:
         sources, targets: int64 tokens of each line, without separators and ends.
@@ -74,13 +65,19 @@ class ForcedDocument:
             too long.
     """
 
-    def __init__(self, model: BaseFairseqModel, source: Sequence[str], target: Sequence[str]) -> None:
+    def __init__(
+        self,
+        model: BaseFairseqModel,
+        source: Sequence[str],
+        target: Sequence[str],
+        done: Callable[[int], object] = lambda n: None,
+    ) -> None:
         if len(source) != len(target):
             raise InputError(f"{len(target)} lines of translation for {len(source)} lines")
         codec = model.codec
         if not codec.separator or codec.resolutions == "sentences":
             raise InputError("the model reads single sentences, so no other line can have decided a word")
-        self.model, self.texts = model, (list(source), list(target))
+        self.model, self.texts, self.done = model, (list(source), list(target)), done
         pieces = [codec.encode_source(line) for line in source], [codec.encode_target(line) for line in target]
         self.sources, self.targets = ([self.encoded(line, side) for line in lines] for side, lines in enumerate(pieces))
         try:
@@ -159,7 +156,7 @@ class ForcedDocument:
         """Return the scores of all lines of variants, by number."""
         model = self.model
         examples = [self.example(variant) for variant in variants]
-        scored = against_second(model.models[0], model.tgt_dict, examples, SCORED_TOKENS, model.device)
+        scored = against_second(model.models[0], model.tgt_dict, examples, SCORED_TOKENS, model.device, self.done)
         found = []
         for variant, tokens in zip(variants, scored):
             starts = self._starts(variant)
@@ -174,7 +171,7 @@ class ForcedDocument:
             starts = self._starts(variant)
             spans.append([(starts[line] + first, starts[line] + end) for line, first, end in places])
         examples = [self.example(variant) for variant, _ in asked]
-        return of_spans(model.models[0], model.tgt_dict, examples, spans, SCORED_TOKENS, model.device)
+        return of_spans(model.models[0], model.tgt_dict, examples, spans, SCORED_TOKENS, model.device, self.done)
 
     def full(self, line: int) -> Scores:
         """Return the scores of a line in its part of the document."""

@@ -14,6 +14,8 @@ from omegaconf import open_dict
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import model_path
 from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
@@ -32,10 +34,8 @@ from fairseq_lasformer.documents.requests import (
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.streaming import stream
 from fairseq_lasformer.documents.translator import Translator
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.search.glossary import Glossary
-from fairseq_lasformer.shared import model_path
 from fairseq_lasformer.text.lines import split_lines
 from fairseq_lasformer.translation_memory.remembering import Memory
 

@@ -33,18 +33,12 @@ Score = Callable[[Sequence[tuple[Tensor, Tensor]]], list[float]]
 
 
 class Checked(NamedTuple):
-    """A translated document that is checked.
+    """A translated document that is checked."""
 
-    Attributes:
-        sources: tokens of its source lines.
-        lines: tokens of its translation, as many lines.
-        scores: score of each line, given the document.
-        given: numbers of lines whose translation was given: they are in their place, however unlikely.
-    """
-
-    sources: Sequence[Tensor]
-    lines: Sequence[Tensor]
-    scores: Sequence[float]
+    sources: Sequence[Tensor]  # tokens of its source lines
+    lines: Sequence[Tensor]  # tokens of its translation, as many lines
+    scores: Sequence[float]  # score of each line, given the document
+    # numbers of lines whose translation was given: they are in their place, however unlikely
     given: Collection[int] = ()
 
 

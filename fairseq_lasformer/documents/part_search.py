@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,17 @@ import torch
 from fairseq import utils
 from torch import Tensor
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Hypothesis
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.documents.scoring import mean
-from fairseq_lasformer.documents.source import Line, Source, closed, joined
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.records import Hypothesis
+from fairseq_lasformer.documents.side_by_side import SideBySide
+from fairseq_lasformer.documents.source import Line, Source, closed, joined, others
 from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.excerpts import CONTEXT
 from fairseq_lasformer.search.generator import AlignedGenerator
 from fairseq_lasformer.search.glossary import Terms
+from fairseq_lasformer.search.line_search import FEWEST, SCORES
 from fairseq_lasformer.search.watch import Observe
 from fairseq_lasformer.text.documents import Span
 
@@ -34,17 +37,14 @@ GROUPS = 32
 SCORED_TOKENS = 4096
 """Tokens per batch of single lines."""
 
+LINES = 32768
+"""Tokens, with padding, of parts whose lines are searched side by side."""
+
 WINDOW = 256
 """Number of parts without context that are sorted by length, and then translated together."""
 
 WINDOW_TOKENS = 8192
 """Tokens per batch of such parts."""
-
-SCORES = 1 << 23
-"""Maximum number of word scores in a step of such a batch, 32 MB: more do not fit into a processor's cache."""
-
-FEWEST = 16
-"""Minimum number of parts in such a batch, even if it exceeds that number of scores."""
 
 
 class PartSearch:
@@ -70,6 +70,15 @@ class PartSearch:
     def independent(self) -> bool:
         """Return whether the model translates single sentences only, so the parts of a document are independent."""
         return bool(self.task.settings.resolutions == "sentences") and not self.prefix_size
+
+    @functools.cached_property
+    def by_lines(self) -> bool:
+        """Return whether lines are searched side by side: a model's context is of the source only, by its options."""
+        generator = self.generator
+        if not isinstance(generator, AlignedGenerator) or generator.own_length or self.prefix_size:
+            return False
+        lonely = all(getattr(getattr(m, "decoder", None), "reads_newest_line", False) for m in self.models)
+        return lonely and self.tags == (None, None) and generator.is_plain()
 
     @property
     def aligned(self) -> bool:
@@ -149,6 +158,10 @@ class PartSearch:
             tasks: for each part, its document, the part, and the lines of the document before it.
             observe: for each part, the observer of its search; see :mod:`search.watch`.
         """
+        if self.by_lines:
+            side_by_side = SideBySide(self, [task[:2] for task in tasks], device)
+            lines = iter(side_by_side.lines())
+            return [[next(lines) for _ in range(part.size)] for _, part, _ in tasks]
         found = self._hypotheses(tasks, device, observe)
         before = [self.lines_before(document, part) for document, part, _ in tasks]
         return [self._lines(best)[n:] for n, (best, *_) in zip(before, found)]
@@ -163,6 +176,15 @@ class PartSearch:
         done: Callable[[int, list[Line]], object] = lambda document, lines: None,
     ) -> None:
         """Translate parts of each document, in order, and append their lines to those found so far."""
+        if self.by_lines:
+            places = [(i, part) for i, its in enumerate(parts) for part in its]
+            lengths = [len(self.example(documents[i], part)) for i, part in places]
+            for group in batches(lengths, range(len(places)), LINES):
+                chosen = [(documents[i], part, ()) for i, part in (places[j] for j in group)]
+                for j, lines in zip(group, self.translate_parts(chosen, device)):
+                    found[places[j][0]] += lines
+                    done(places[j][0], lines)
+            return
         if self.independent:
             self._translate_windows(
                 [(i, part) for i, its in enumerate(parts) for part in its], documents, found, device, done
@@ -210,6 +232,8 @@ class PartSearch:
             document: the document; its lines are aligned.
             most: maximum number per line; fewer if the beam has fewer.
         """
+        if self.by_lines:
+            return SideBySide(self, [(document, part) for part in document.parts], device).alternatives(lines, most)
         found: list[list[Line]] = []
         places = [
             Span(0, i, 1, min(CONTEXT, i - part.start + part.context))
@@ -219,14 +243,8 @@ class PartSearch:
         for start in range(0, len(places), GROUPS):
             tasks = [(document, place, lines[: place.start]) for place in places[start : start + GROUPS]]
             for (_, place, _), hypotheses in zip(tasks, self._hypotheses(tasks, device)):
-                known = {tuple(lines[place.start].tokens.tolist())}
-                found.append([])
-                for line in (self._lines(hypothesis)[-1] for hypothesis in hypotheses):
-                    tokens = tuple(line.tokens.tolist())
-                    if tokens not in known and len(found[-1]) < most:
-                        found[-1].append(line)
-                    known.add(tokens)
-                found[-1].sort(key=lambda line: -line.score)
+                candidates = (self._lines(hypothesis)[-1] for hypothesis in hypotheses)
+                found.append(others(lines[place.start], candidates, most))
         return found
 
     def _hypotheses(

@@ -8,32 +8,24 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents.given_lines import Given
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.lines import clean_line, split_lines
 from fairseq_lasformer.translation_memory.remembering import Memory
 
 
 class Request(NamedTuple):
-    """A document to translate, and what is asked of it.
+    """A document to translate, and what is asked of it."""
 
-    Attributes:
-        sentences: its sentences, none of them blank: single lines without control characters, see :func:`clean_line`.
-        numbers: the number of each, from 1, in ``given`` and in messages; empty if they are 1, 2, ….
-        name: what the document is called in messages.
-        given: translations of some sentences, by number; they appear unchanged.
-        required: finds the tokens of the terms that a sentence requires, see :meth:`Translator.required`.
-        memory: a translation memory.
-        overlap: sentences that each part of a document beyond the limit repeats; None for the task's.
-    """
-
+    # its sentences, none of them blank: single lines without control characters, see `clean_line`
     sentences: Sequence[str]
-    numbers: Sequence[int] = ()
-    name: str = "document 1"
-    given: Given | None = None
+    numbers: Sequence[int] = ()  # the number of each, from 1, in `given` and in messages; empty if they are 1, 2, …
+    name: str = "document 1"  # what the document is called in messages
+    given: Given | None = None  # translations of some sentences, by number; they appear unchanged
+    # finds the tokens of the terms that a sentence requires, see `Translator.required`
     required: Callable[[str], list[list[int]]] | None = None
-    memory: Memory | None = None
-    overlap: int | None = None
+    memory: Memory | None = None  # a translation memory
+    overlap: int | None = None  # sentences that each part of a document beyond the limit repeats; None for the task's
 
     @classmethod
     def of(cls, document: str, **asked: Any) -> Request:

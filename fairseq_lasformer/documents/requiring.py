@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from fairseq_lasformer.documents.part_search import GROUPS, TOGETHER, PartSearch
+from fairseq_lasformer.documents.side_by_side import SideBySide
 from fairseq_lasformer.documents.source import Line, Source, runs
 from fairseq_lasformer.search.excerpts import CONTEXT
 from fairseq_lasformer.search.glossary import met
@@ -22,6 +23,14 @@ def require_terms(
     for only_missing in (True, False):
         lacking = [_missing(document, lines) for document, lines in zip(documents, found)]
         required = lacking if only_missing else documents
+        if search.by_lines:
+            for i, part in ((i, part) for i, document in enumerate(documents) for part in document.parts):
+                terms = (lacking[i].terms or ())[part.start : part.start + part.size]
+                if chosen := [n for n, its in enumerate(terms) if its]:
+                    searched = SideBySide(search, [(required[i], part)], device)
+                    for n, line in zip(chosen, searched.lines(chosen)):
+                        _replace(documents, found, i, part.start + n, line)
+            continue
         tasks: list[tuple[int, Span]] = []
         for i, document in enumerate(documents):
             missing = [j for j, terms in enumerate(lacking[i].terms or ()) if terms]
@@ -35,9 +44,14 @@ def require_terms(
             again = search.translate_parts([(required[i], part, found[i][: part.start]) for i, part in batch], device)
             for (i, part), lines in zip(batch, again):
                 for j, line in enumerate(lines, part.start):
-                    terms = (documents[i].terms or [])[j]
-                    if not met(found[i][j].tokens.tolist(), terms):
-                        found[i][j] = line._replace(flawed=line.flawed or not met(line.tokens.tolist(), terms))
+                    _replace(documents, found, i, j, line)
+
+
+def _replace(documents: Sequence[Source], found: list[list[Line]], i: int, j: int, line: Line) -> None:
+    """Replace line j of document i if it lacks a term."""
+    terms = (documents[i].terms or [])[j]
+    if not met(found[i][j].tokens.tolist(), terms):
+        found[i][j] = line._replace(flawed=line.flawed or not met(line.tokens.tolist(), terms))
 
 
 def _missing(document: Source, lines: Sequence[Line]) -> Source:

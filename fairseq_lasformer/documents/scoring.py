@@ -77,6 +77,7 @@ def against_second(
     examples: Sequence[tuple[Tensor, Tensor]],
     max_tokens: int,
     device: torch.device | str,
+    done: Callable[[int], object] = lambda n: None,
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return the log probabilities of all target tokens, those of the most likely other words there, and these words.
 
@@ -89,7 +90,7 @@ def against_second(
         every[..., excluded] = float("-inf")
         return tuple(every.max(2))
 
-    scored = _scored(model, dictionary, examples, max_tokens, device, second)
+    scored = _scored(model, dictionary, examples, max_tokens, device, second, done)
     return [(tokens, values, words.long()) for tokens, values, words in scored]
 
 
@@ -142,13 +143,14 @@ def of_spans(
     spans: Sequence[Sequence[tuple[int, int]]],
     max_tokens: int,
     device: torch.device | str,
+    done: Callable[[int], object] = lambda n: None,
 ) -> list[list[float]]:
     """Return the log probabilities of some places of each target: each from a token up to another.
 
     Only these places are projected to the vocabulary, and nothing is computed after the last.
 
     Args:
-        examples, max_tokens: see :func:`log_probabilities`.
+        examples, max_tokens, done: see :func:`log_probabilities`.
         spans: the places in each target; at least one.
     """
     pad, eos = dictionary.pad(), dictionary.eos()
@@ -166,6 +168,7 @@ def of_spans(
         own = iter(_at_least_float32(every.gather(1, words[:, None])[:, 0]).tolist())
         for i in batch:
             found[i] = [math.fsum(next(own) for _ in range(a, b)) for a, b in spans[i]]
+        done(len(batch))
     return [found[i] for i in range(len(examples))]
 
 

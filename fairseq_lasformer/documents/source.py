@@ -1,6 +1,6 @@
 """A document to translate, in parts, and the lines of its translation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,39 +12,37 @@ from fairseq_lasformer.translation_memory.remembering import Remembered
 
 
 class Source(NamedTuple):
-    """A document to translate.
+    """A document to translate."""
 
-    Attributes:
-        sentences: int64 tokens of its sentences; or of its parts, if the data has no sentence boundaries.
-        parts: units translated as a whole; their ``start``, ``size`` and ``context`` count ``sentences``.
-        references: tokens of each part's reference, for forced prefixes; None for none.
-        terms: for each sentence, the tokens of the terms that its translation must contain; None for none.
-        given: for each sentence, the tokens of its given translation, if there is one; None for none.
-        memory: pairs of a translation memory that are similar to its sentences; None for none.
-    """
-
+    # int64 tokens of its sentences; or of its parts, if the data has no sentence boundaries
     sentences: Sequence[Tensor]
-    parts: Sequence[Span]
-    references: Sequence[Tensor] | None = None
+    parts: Sequence[Span]  # units translated as a whole; their `start`, `size` and `context` count `sentences`
+    references: Sequence[Tensor] | None = None  # tokens of each part's reference, for forced prefixes; None for none
+    # for each sentence, the tokens of the terms that its translation must contain; None for none
     terms: Terms | None = None
+    # for each sentence, the tokens of its given translation, if there is one; None for none
     given: Sequence[Tensor | None] | None = None
-    memory: Remembered | None = None
+    memory: Remembered | None = None  # pairs of a translation memory that are similar to its sentences; None for none
 
 
 class Line(NamedTuple):
-    """A line of a translation.
+    """A line of a translation."""
 
-    Attributes:
-        tokens: int64, without separator and end of sentence.
-        score: mean log probability of its tokens and its end.
-        repaired: whether it went wrong at first, and was translated again.
-        flawed: whether it reached its limit, repeats itself, is out of place, or lacks a required term.
-    """
+    tokens: Tensor  # int64, without separator and end of sentence
+    score: float  # mean log probability of its tokens and its end
+    repaired: bool  # whether it went wrong at first, and was translated again
+    flawed: bool  # whether it reached its limit, repeats itself, is out of place, or lacks a required term
 
-    tokens: Tensor
-    score: float
-    repaired: bool
-    flawed: bool
+
+def others(line: Line, candidates: Iterable[Line], most: int) -> list[Line]:
+    """Return the first ``most`` candidates that differ from a line and from each other, by score, best first."""
+    known, found = {tuple(line.tokens.tolist())}, list[Line]()
+    for candidate in candidates:
+        tokens = tuple(candidate.tokens.tolist())
+        if tokens not in known and len(found) < most:
+            found.append(candidate)
+        known.add(tokens)
+    return sorted(found, key=lambda line: -line.score)
 
 
 def joined(lines: Sequence[Tensor], separator: int | None, tag: int | None, eos: int) -> Tensor:

@@ -8,10 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.documents.side_by_side import SideBySide
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.search.repair import gone_wrong
 from fairseq_lasformer.text.documents import Span
+
+TOGETHER = 16
+"""Lines that are searched side by side and then passed on, where lines are searched so."""
 
 
 class Stopped(Exception):
@@ -106,6 +110,14 @@ def _part(
     check: Callable[[], None],
 ) -> list[Line]:
     """Translate a part, passing on its lines; return them."""
+    if translator.by_lines:
+        search, lines = SideBySide(translator, [(document, part)], device), list[Line]()
+        for first in range(0, part.size, TOGETHER):
+            check()
+            lines += search.lines(range(first, min(first + TOGETHER, part.size)))
+            for line in lines[first:]:
+                put(line)
+        return lines
     passed = 0
 
     def emit(_: int, line: Line) -> None:

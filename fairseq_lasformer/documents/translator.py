@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.documents.part_search import PartSearch
 from fairseq_lasformer.documents.placing import Placing
 from fairseq_lasformer.documents.requiring import require_terms
 from fairseq_lasformer.documents.source import Line, Source
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
@@ -180,6 +180,6 @@ class Translator(PartSearch):
 
         Not with a maximum length of the user's, which parts of a document would not have.
         """
-        if not self.aligned or self.prefix_size or self.generator.own_length:
+        if not self.aligned or self.by_lines or self.prefix_size or self.generator.own_length:
             return False
         return self.generator.alignment.repairs > 0 and self.task.settings.resolutions == "mixture"

@@ -56,18 +56,15 @@ def attention_of(model: BaseFairseqModel, source: Tensor, target: Tensor) -> dic
 
 
 class WordAttention(NamedTuple):
-    """Attention between the words of a document and those of its translation.
+    """Attention between the words of a document and those of its translation."""
 
-    Attributes:
-        source, target: line, and index in the line, of every word.
-        modules: by module and group, as :func:`attention_of` names them, float32 [words that attend, words attended
-            to]: the mean over the attending word's subwords, the sum over the attended word's. Attention to tokens
-            between the words (separators, the beginning, the end) is left out: rows sum to at most 1. In the decoder,
-            words attend to earlier words of the translation.
-    """
-
+    # source, target: line, and index in the line, of every word
     source: list[tuple[int, int]]
     target: list[tuple[int, int]]
+    # by module and group, as `attention_of` names them, float32 [words that attend, words attended to]: the mean over
+    # the attending word's subwords, the sum over the attended word's. Attention to tokens between the words
+    # (separators, the beginning, the end) is left out: rows sum to at most 1. In the decoder, words attend to earlier
+    # words of the translation.
     modules: dict[str, np.ndarray]
 
     def mean(self, module: str) -> np.ndarray | None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from sacrebleu.metrics import CHRF
 
+from fairseq_lasformer.base.options import option
+from fairseq_lasformer.base.records import Scores
 from fairseq_lasformer.evaluation.further import FurtherScore, Systems
 from fairseq_lasformer.evaluation.line_alignment import align
 from fairseq_lasformer.evaluation.metrics import bleu
-from fairseq_lasformer.options import option
-from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Document
 
 QUARTERS = ("first quarter", "second quarter", "third quarter", "last quarter")

@@ -23,17 +23,11 @@ DOCUMENTS = 16  # enough to compare layers and heads; measuring the cost of word
 
 
 class Scores(NamedTuple):
-    """Scores of a checkpoint.
+    """Scores of a checkpoint."""
 
-    Attributes:
-        bits: bits per token of the references.
-        documents: number of documents.
-        kappas: kappa of each selector, as a share.
-    """
-
-    bits: float
-    documents: int
-    kappas: dict[str, float]
+    bits: float  # bits per token of the references
+    documents: int  # number of documents
+    kappas: dict[str, float]  # kappa of each selector, as a share
 
     @property
     def mean_kappa(self) -> float:

@@ -10,25 +10,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.records import Scores
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Scores
 from fairseq_lasformer.text.documents import Document
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Item(NamedTuple):
-    """One example of a set.
+    """One example of a set."""
 
-    Attributes:
-        expected: the form that the last sentence of the translation must contain.
-        rule: the class of the example.
-        distance: sentences between the last one and the deciding one, if the set gives it.
-    """
-
-    expected: str
-    rule: str
-    distance: int | None = None
+    expected: str  # the form that the last sentence of the translation must contain
+    rule: str  # the class of the example
+    distance: int | None = None  # sentences between the last one and the deciding one, if the set gives it
 
 
 def read_set(path: Path) -> tuple[list[Item], str]:

@@ -30,50 +30,34 @@ FAR = 3.0
 
 
 class Pair(NamedTuple):
-    """A line and its translation.
-
-    Attributes:
-        repaired: whether it went wrong at first and was translated again.
-        flawed: whether it is still wrong; see :class:`documents.source.Line`.
-    """
+    """A line and its translation."""
 
     source: str
     translation: str
-    repaired: bool = False
-    flawed: bool = False
+    repaired: bool = False  # whether it went wrong at first and was translated again
+    flawed: bool = False  # whether it is still wrong; see `documents.source.Line`
 
 
 class Facts(NamedTuple):
-    """Counts of some lines; those of several units add up.
+    """Counts of some lines; those of several units add up."""
 
-    Attributes:
-        lines: number of lines.
-        repaired, flawed: see :class:`Pair`.
-        loops: translations that repeat words where their source does not.
-        empty: translations without text of lines with text.
-        far: translations whose length is far from the usual ratio, or from any; see :data:`FAR` and :data:`LONG`.
-        doubtful: lines of any kind above except ``repaired``.
-        duplicates: lines that share their translation with another line, although its source differs.
-        source_characters, characters: of all lines.
-        seconds: time taken.
-        numbers: lines with a number that their translation lacks; see :func:`lost_numbers`. They are not doubtful: a
-            number may be written as a word, or in other units.
-        unread: parts of the file that were not understood; see :class:`formats.block.Unread`.
-    """
-
-    lines: int = 0
+    lines: int = 0  # number of lines
+    # repaired, flawed: see `Pair`
     repaired: int = 0
     flawed: int = 0
-    loops: int = 0
-    empty: int = 0
-    far: int = 0
-    doubtful: int = 0
-    duplicates: int = 0
+    loops: int = 0  # translations that repeat words where their source does not
+    empty: int = 0  # translations without text of lines with text
+    far: int = 0  # translations whose length is far from the usual ratio, or from any; see `FAR` and `LONG`
+    doubtful: int = 0  # lines of any kind above except `repaired`
+    duplicates: int = 0  # lines that share their translation with another line, although its source differs
+    # source_characters, characters: of all lines
     source_characters: int = 0
     characters: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # time taken
+    # lines with a number that their translation lacks; see `lost_numbers`. They are not doubtful: a number may be
+    # written as a word, or in other units.
     numbers: int = 0
-    unread: int = 0
+    unread: int = 0  # parts of the file that were not understood; see `formats.block.Unread`
 
 
 def lost_numbers(pair: Pair) -> list[str]:

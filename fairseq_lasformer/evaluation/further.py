@@ -7,28 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import part
-from fairseq_lasformer.records import Scores
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import part
+from fairseq_lasformer.base.records import Scores
 from fairseq_lasformer.text.documents import Document
 
 
 class Systems(NamedTuple):
-    """Systems to score.
+    """Systems to score."""
 
-    Attributes:
-        hypotheses: documents by system, in the order of the references.
-        sources: source documents; empty if they were not named.
-        samples: samples of a bootstrap against the first system; 0 for none.
-        language: language of the translations; empty if it was not named.
-    """
-
-    hypotheses: Mapping[str, Sequence[Document]]
+    hypotheses: Mapping[str, Sequence[Document]]  # documents by system, in the order of the references
     references: Sequence[Document]
-    sources: Sequence[Document]
+    sources: Sequence[Document]  # source documents; empty if they were not named
     tokenize: str = "13a"
-    samples: int = 0
-    language: str = ""
+    samples: int = 0  # samples of a bootstrap against the first system; 0 for none
+    language: str = ""  # language of the translations; empty if it was not named
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,17 +18,11 @@ BAND = 30
 
 
 class AlignedLines(NamedTuple):
-    """The alignment of a document.
+    """The alignment of a document."""
 
-    Attributes:
-        pairs: (line of the translation, line of the reference), in order.
-        omitted: lines of the reference without a partner.
-        added: lines of the translation without a partner.
-    """
-
-    pairs: list[tuple[int, int]]
-    omitted: list[int]
-    added: list[int]
+    pairs: list[tuple[int, int]]  # (line of the translation, line of the reference), in order
+    omitted: list[int]  # lines of the reference without a partner
+    added: list[int]  # lines of the translation without a partner
 
 
 def _trigrams(line: str) -> Counter[str]:

@@ -11,20 +11,16 @@ from typing import Any, NamedTuple
 
 from sacrebleu.metrics import BLEU, CHRF
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.text.documents import Document
 
 
 class Outputs(NamedTuple):
-    """The text that metrics are computed from.
+    """The text that metrics are computed from."""
 
-    Attributes:
-        documents: hypotheses and references, one string per document.
-        sentences: hypotheses and references, one string per sentence, for documents whose sentence counts agree; empty
-            if there are none.
-    """
-
-    documents: tuple[list[str], list[str]]
+    documents: tuple[list[str], list[str]]  # hypotheses and references, one string per document
+    # hypotheses and references, one string per sentence, for documents whose sentence counts agree; empty if there are
+    # none
     sentences: tuple[list[str], list[str]]
     tokenize: str
 
@@ -41,19 +37,14 @@ class Outputs(NamedTuple):
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric.
-
-    Attributes:
-        column: short name for terminal tables.
-        build: builds the metric for a tokeniser; the result has the interface of sacrebleu's metrics (``corpus_score``,
-            ``get_signature``).
-        by_sentence: whether its segments are sentences instead of documents.
-    """
+    """One metric."""
 
     label: str
-    column: str
+    column: str  # short name for terminal tables
+    # builds the metric for a tokeniser; the result has the interface of sacrebleu's metrics (`corpus_score`,
+    # `get_signature`)
     build: Callable[[str], Any]
-    by_sentence: bool = False
+    by_sentence: bool = False  # whether its segments are sentences instead of documents
 
     def score(self, outputs: Outputs) -> tuple[float | None, str]:
         """Return the score and the signature; (None, "") for a sentence-level metric if there are no sentences."""

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from rapidfuzz.distance import Levenshtein
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import option
+from fairseq_lasformer.base.records import Scores
 from fairseq_lasformer.evaluation.further import FurtherScore, Systems
-from fairseq_lasformer.options import option
-from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Document
 
 # Classes of distances in source tokens: name and largest distance.

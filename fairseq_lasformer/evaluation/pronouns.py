@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import option
+from fairseq_lasformer.base.records import Scores
 from fairseq_lasformer.evaluation.further import FurtherScore, Systems
-from fairseq_lasformer.options import option
-from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Document
 
 ENGLISH = {
@@ -36,17 +36,11 @@ Counts = dict[str, dict[str, list[int]]]
 
 
 class Pronouns(NamedTuple):
-    """Pronouns of a target language.
+    """Pronouns of a target language."""
 
-    Attributes:
-        forms: their forms, and the pronoun that each counts as.
-        cased: whether capital letters distinguish forms.
-        source: pattern of pronouns of the source language.
-    """
-
-    forms: Mapping[str, str]
-    cased: bool
-    source: re.Pattern[str]
+    forms: Mapping[str, str]  # their forms, and the pronoun that each counts as
+    cased: bool  # whether capital letters distinguish forms
+    source: re.Pattern[str]  # pattern of pronouns of the source language
 
     def found_in(self, sentence: str) -> Counter[str]:
         """Count the pronouns of a sentence of the target language; ``I'm`` and ``they've`` contain one each."""

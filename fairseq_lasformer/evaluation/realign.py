@@ -5,9 +5,8 @@ The method is that of Matusov et al. 2005, in the package mweralign (Post 2025).
 
 from collections.abc import Sequence
 
-from tqdm import tqdm
-
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.evaluation.scores import UNSPACED
 from fairseq_lasformer.text.documents import Document
 
@@ -36,5 +35,5 @@ def realign(hypotheses: Sequence[Document], references: Sequence[Document], toke
 
     return [
         hypothesis if len(hypothesis) == len(reference) else cut(hypothesis, reference)
-        for hypothesis, reference in zip(tqdm(hypotheses, desc="aligning lines", unit=" documents"), references)
+        for hypothesis, reference in zip(progress_bar(hypotheses, desc="aligning lines", unit=" documents"), references)
     ]

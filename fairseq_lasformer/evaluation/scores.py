@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from sacrebleu.significance import PairedTest, Result
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Scores
 from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS, Outputs, bleu
-from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Document
 
 # sacrebleu's tokenisers for languages written without spaces between words

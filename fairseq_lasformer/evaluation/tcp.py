@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from sacremoses import MosesTokenizer
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import option
 from fairseq_lasformer.evaluation.further import FurtherScore, Scores, Systems
-from fairseq_lasformer.options import option
 from fairseq_lasformer.text.documents import Document, read_lines
 
 WINDOW = 20

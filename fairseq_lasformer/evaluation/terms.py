@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import option
+from fairseq_lasformer.base.records import Scores
 from fairseq_lasformer.evaluation.further import FurtherScore, Systems
-from fairseq_lasformer.options import option
-from fairseq_lasformer.records import Scores
 from fairseq_lasformer.text.documents import Document
 from fairseq_lasformer.text.terms import read_terms, term_pattern
 

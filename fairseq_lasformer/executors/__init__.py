@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.executors.base import CHECKED, Executor, InProcess, Report, Resources, Worker
 from fairseq_lasformer.executors.processes import Processes
 

@@ -7,7 +7,7 @@ It takes a worker and then items from the connection at HANDLE, and answers ``("
 import sys
 from multiprocessing.connection import Connection
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 
 
 def main() -> None:

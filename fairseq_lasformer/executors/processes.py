@@ -14,9 +14,9 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import IO, Any
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.machine import start
 from fairseq_lasformer.executors.base import Executor, Item, Report, Resources, Result, Worker, nothing_done, silent
-from fairseq_lasformer.processes import start
 
 
 class Processes(Executor):

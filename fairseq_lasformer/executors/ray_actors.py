@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, NamedTuple
 
-from fairseq_lasformer.errors import InputError, in_one_line
+from fairseq_lasformer.base.errors import InputError, in_one_line
+from fairseq_lasformer.base.machine import cores
 from fairseq_lasformer.executors.base import Executor, Item, Report, Resources, Result, Worker, nothing_done, silent
-from fairseq_lasformer.machine import cores
 from fairseq_lasformer.version import __version__
 
 PATIENCE = 5.0
@@ -124,19 +124,13 @@ class RayActors(Executor):
 
 
 class _Outcome(NamedTuple):
-    """The outcome of an item, by its number.
-
-    Attributes:
-        units: units of work reported.
-        error: why it failed; empty if it did not.
-        expected: whether that is the user's to mend.
-    """
+    """The outcome of an item, by its number."""
 
     number: int
-    units: int
+    units: int  # units of work reported
     result: Any = None
-    error: str = ""
-    expected: bool = True
+    error: str = ""  # why it failed; empty if it did not
+    expected: bool = True  # whether that is the user's to mend
 
 
 class _Actor:

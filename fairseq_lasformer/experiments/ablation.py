@@ -12,18 +12,19 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_lasformer.analysis.cost import checkpoint_cost, checkpoint_patterns, mean_kappa
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write
+from fairseq_lasformer.base.records import Scores
+from fairseq_lasformer.base.resume import Progress, key_of
 from fairseq_lasformer.checkpoints.loading import load, updates
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.data.subwords import data_identity
 from fairseq_lasformer.evaluation.metrics import HEADLINE, METRICS
 from fairseq_lasformer.evaluation.probe import Probe, accuracy, judge
 from fairseq_lasformer.executors import Report, Worker
 from fairseq_lasformer.experiments.competitors import KEYS, competitors
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
 from fairseq_lasformer.experiments.training import read_config
-from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.plugin.placement import MODULES
-from fairseq_lasformer.records import Scores
-from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.text.documents import Document
 from fairseq_lasformer.text.hypotheses import read_hypotheses
 
@@ -97,18 +98,13 @@ def _keys(values: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class Ablation:
-    """Settings shared by the runs of a table.
-
-    Attributes:
-        reference: reference of the test set.
-        probes: context-dependent words of the reference, by which runs are also judged.
-    """
+    """Settings shared by the runs of a table."""
 
     config: Path
-    reference: list[Document]
+    reference: list[Document]  # reference of the test set
     options: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
-    probes: tuple[Probe, ...] = ()
+    probes: tuple[Probe, ...] = ()  # context-dependent words of the reference, by which runs are also judged
 
     @cached_property
     def cfg(self) -> DictConfig:
@@ -118,7 +114,7 @@ class Ablation:
     def progress(self, row: Row, folder: Path) -> Progress:
         """Return the progress of a run, keyed by everything its result depends on, but not by where it was started."""
         config: Any = OmegaConf.to_container(self.cfg)
-        config["task"]["data"] = str(self.data)
+        config["task"]["data"] = data_identity(self.data)
         config["common"].pop("user_dir", None)
         config["checkpoint"].pop("save_dir", None)
         probes = (self.probes,) if self.probes else ()

@@ -7,9 +7,9 @@ Back-translation (Sennrich et al. 2016, arXiv 1511.06709) is done document by do
 from dataclasses import replace
 from pathlib import Path
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.run_config import RunConfig, run
 from fairseq_lasformer.experiments.settings import Tell
 from fairseq_lasformer.experiments.synthetic import Translated

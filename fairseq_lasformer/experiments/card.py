@@ -9,11 +9,11 @@ import shlex
 from pathlib import Path
 
 from fairseq_lasformer.analysis.runs import read_log, read_start
+from fairseq_lasformer.base.files import atomic_write
+from fairseq_lasformer.base.machine import describe
 from fairseq_lasformer.checkpoints.loading import architecture, load
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.machine import describe
 from fairseq_lasformer.version import __version__
 
 NAME = "MODEL.md"

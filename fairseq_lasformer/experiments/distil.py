@@ -8,8 +8,8 @@ teacher translates the training documents line by line, and the student is train
 from dataclasses import replace
 from pathlib import Path
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints.loading import chosen, load
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.run_config import SUBWORDS, RunConfig, run
 from fairseq_lasformer.experiments.settings import Tell
 from fairseq_lasformer.experiments.synthetic import Translated

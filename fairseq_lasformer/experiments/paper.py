@@ -4,20 +4,20 @@ import json
 import sys
 from pathlib import Path
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import shared
+from fairseq_lasformer.base.records import Scores
+from fairseq_lasformer.base.resume import Progress, key_of
 from fairseq_lasformer.data.corpora import libreoffice
 from fairseq_lasformer.data.corpora.recipes import CORPORA, build
 from fairseq_lasformer.data.prepare import prepare, summary
 from fairseq_lasformer.data.prepare_config import PrepareConfig
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation import tcp
 from fairseq_lasformer.evaluation.scores import table
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
 from fairseq_lasformer.experiments.run_config import RunConfig, run_from_config
 from fairseq_lasformer.experiments.settings import PRECISIONS, RowOptions
 from fairseq_lasformer.experiments.training import read_config
-from fairseq_lasformer.records import Scores
-from fairseq_lasformer.resume import Progress, key_of
-from fairseq_lasformer.shared import shared
 from fairseq_lasformer.text.documents import read_documents
 
 CORPUS_OF = {"help": libreoffice.NAME}

@@ -14,18 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from fairseq_lasformer.base.files import atomic_write
+from fairseq_lasformer.base.records import Json, Scores
+from fairseq_lasformer.base.resume import Progress, key_of
 from fairseq_lasformer.checkpoints.loading import average, chosen, identity
+from fairseq_lasformer.data.subwords import data_identity
 from fairseq_lasformer.evaluation import tcp
 from fairseq_lasformer.evaluation.scores import score
 from fairseq_lasformer.experiments.card import write_card
 from fairseq_lasformer.experiments.settings import TrainOptions
-from fairseq_lasformer.experiments.train import train_own
+from fairseq_lasformer.experiments.train import other_data, train_own
 from fairseq_lasformer.experiments.training import override, train
-from fairseq_lasformer.files import atomic_write
 from fairseq_lasformer.jobs.collecting import summary
 from fairseq_lasformer.jobs.generate import generate
-from fairseq_lasformer.records import Json, Scores
-from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.text.documents import Document
 from fairseq_lasformer.text.hypotheses import read_hypotheses
 
@@ -43,15 +44,11 @@ class Training(Protocol):
 
 
 class ConfiguredTraining(NamedTuple):
-    """Training by a configuration file of fairseq-hydra-train.
-
-    Attributes:
-        hydra: folder for Hydra's files; by default, ``hydra`` in the folder of the checkpoints.
-    """
+    """Training by a configuration file of fairseq-hydra-train."""
 
     config: Path
     overrides: tuple[str, ...] = ()
-    hydra: Path | None = None
+    hydra: Path | None = None  # folder for Hydra's files; by default, `hydra` in the folder of the checkpoints
 
     def settings(self, data: Path, folder: Path) -> str:
         return ""
@@ -78,33 +75,23 @@ class OptionsTraining(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """One system, trained and evaluated in its own folder.
+    """One system, trained and evaluated in its own folder."""
 
-    Attributes:
-        name: name of the system, for progress bars and tables.
-        folder: folder of the checkpoints and, unless specified otherwise, of everything else.
-        averaged: number of checkpoints before the last that are averaged with it; None uses one checkpoint alone.
-        best: whether, without averaging, the best checkpoint is used instead of the last.
-        ema: whether the moving average in that checkpoint is used instead of its weights.
-        shards, jobs: shards of the translation, and how many are translated in parallel; see :func:`generate`.
-        log: log file of the training; by default, ``train.log`` in the folder.
-        hypotheses: file for the translations; by default, ``hypotheses`` in the folder.
-        form: form of that file, see :func:`generate`.
-    """
-
-    name: str
+    name: str  # name of the system, for progress bars and tables
     training: Training
     data: Path
-    folder: Path
+    folder: Path  # folder of the checkpoints and, unless specified otherwise, of everything else
     generation: tuple[str, ...] = ()
+    # number of checkpoints before the last that are averaged with it; None uses one checkpoint alone
     averaged: int | None = None
-    best: bool = False
-    ema: bool = False
+    best: bool = False  # whether, without averaging, the best checkpoint is used instead of the last
+    ema: bool = False  # whether the moving average in that checkpoint is used instead of its weights
+    # shards, jobs: shards of the translation, and how many are translated in parallel; see `generate`
     shards: int = 4
     jobs: int = 1
-    log: Path | None = None
-    hypotheses: Path | None = None
-    form: str = "lines"
+    log: Path | None = None  # log file of the training; by default, `train.log` in the folder
+    hypotheses: Path | None = None  # file for the translations; by default, `hypotheses` in the folder
+    form: str = "lines"  # form of that file, see `generate`
 
     @property
     def checkpoint(self) -> Path:
@@ -144,6 +131,7 @@ class Experiment:
             tell: see :meth:`Progress.run`.
             say: called with the message of a stage.
         """
+        progress.bind(f"data {self.name}", data_identity(self.data), other_data(self.folder, self.data))
         work = {"train": self._train, "average": self._average, "translate": self._translate}
         for stage in stages or self.stages():
             kind = stage.split()[0]

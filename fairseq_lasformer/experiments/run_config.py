@@ -8,22 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from fairseq_lasformer.analysis.report import report
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import known_names, option, options_of, read_section
+from fairseq_lasformer.base.records import Json
+from fairseq_lasformer.base.resume import Progress, key_of
+from fairseq_lasformer.base.shared_options import Beam, jobs, max_tokens
+from fairseq_lasformer.base.targets import check_page
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare import summary as prepared
 from fairseq_lasformer.data.prepare_config import PrepareConfig
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.scores import table
 from fairseq_lasformer.experiments.pipeline import Experiment, OptionsTraining
 from fairseq_lasformer.experiments.settings import Tell, TrainOptions
 from fairseq_lasformer.experiments.train import chosen_options
-from fairseq_lasformer.options import known_names, option, options_of, read_section
+from fairseq_lasformer.experiments.yaml_file import read_yaml
 from fairseq_lasformer.plugin.config import PRESETS
-from fairseq_lasformer.records import Json
-from fairseq_lasformer.resume import Progress, key_of
-from fairseq_lasformer.shared_options import Beam, jobs, max_tokens
 from fairseq_lasformer.text.documents import read_documents
 
 SUBWORDS = ("tokenizer", "bpe", "size", "separator", "joined_dictionary")
@@ -64,18 +65,14 @@ _ON_GPU = (*_SECTIONS, "fairseq", "systems")
 
 @dataclass(frozen=True)
 class System:
-    """One of several systems on the same corpus with the same subwords.
-
-    Attributes:
-        start: name of the system from whose weights the training starts; empty for none.
-        prepare: ``resolutions``, ``limit``, ``max_lines``, ``memory_examples`` and ``memory_tokens`` of its examples,
-            where they differ from the others'.
-        training, fairseq, translation: as those of :class:`RunConfig`, in addition to them.
-    """
+    """One of several systems on the same corpus with the same subwords."""
 
     name: str
-    start: str
+    start: str  # name of the system from whose weights the training starts; empty for none
+    # `resolutions`, `limit`, `max_lines`, `memory_examples` and `memory_tokens` of its examples, where they differ from
+    # the others'
     prepare: Json
+    # training, fairseq, translation: as those of `RunConfig`, in addition to them
     training: Json
     fairseq: tuple[str, ...]
     translation: Json
@@ -83,48 +80,29 @@ class System:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A complete run; the sections of its configuration file.
+    """A complete run; the sections of its configuration file."""
 
-    Attributes:
-        source, target: language codes, which are the suffixes of the raw files.
-        train, valid, test: prefixes of raw files, ``PREFIX.SOURCE`` and ``PREFIX.TARGET``; at most one for ``test``.
-        mono: prefixes of documents in one language, see ``lasformer prepare``.
-        train_sentences: prefixes of single sentences for training, see ``lasformer prepare``.
-        out: output folder.
-        prepare: options of ``lasformer prepare``, with underscores.
-        training: options of ``lasformer train``, with underscores.
-        fairseq: further options of fairseq-train, as a list of words.
-        translation: ``beam``, ``overlap``, ``max_tokens``, ``shards`` and ``jobs`` of ``lasformer generate``.
-        baseline: also train a sentence-level model of the same size with plain attention, and compare.
-        systems: several systems instead of one, each in its own folder.
-    """
-
+    # source, target: language codes, which are the suffixes of the raw files
     source: str
     target: str
+    # train, valid, test: prefixes of raw files, `PREFIX.SOURCE` and `PREFIX.TARGET`; at most one for `test`
     train: tuple[str, ...]
     valid: tuple[str, ...]
     test: tuple[str, ...]
-    out: Path
-    prepare: Json
-    training: Json
-    fairseq: tuple[str, ...]
-    translation: Json
-    baseline: bool = False
-    systems: tuple[System, ...] = ()
-    mono: tuple[str, ...] = ()
-    train_sentences: tuple[str, ...] = ()
+    out: Path  # output folder
+    prepare: Json  # options of `lasformer prepare`, with underscores
+    training: Json  # options of `lasformer train`, with underscores
+    fairseq: tuple[str, ...]  # further options of fairseq-train, as a list of words
+    translation: Json  # `beam`, `overlap`, `max_tokens`, `shards` and `jobs` of `lasformer generate`
+    baseline: bool = False  # also train a sentence-level model of the same size with plain attention, and compare
+    systems: tuple[System, ...] = ()  # several systems instead of one, each in its own folder
+    mono: tuple[str, ...] = ()  # prefixes of documents in one language, see `lasformer prepare`
+    train_sentences: tuple[str, ...] = ()  # prefixes of single sentences for training, see `lasformer prepare`
 
     @classmethod
     def read(cls, path: Path) -> RunConfig:
         """Read a configuration file; what is under ``gpu`` replaces or follows the rest if there is a GPU."""
-        try:
-            given = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except OSError as e:
-            raise InputError(f"{path}: cannot be read ({e.strerror})") from e
-        except (yaml.YAMLError, UnicodeDecodeError) as e:
-            raise InputError(f"{path}: not YAML ({' '.join(str(e).split())})") from e
-        if not isinstance(given, dict):
-            raise InputError(f"{path}: expected names and values; see examples/own_data.yaml")
+        given = read_yaml(path)
         known_names(given, f"{path}: ", _TOP)
         everywhere = cls._of(path, {name: value for name, value in given.items() if name != "gpu"})
         if not given.get("gpu"):
@@ -135,6 +113,8 @@ class RunConfig:
     @classmethod
     def _of(cls, path: Path, given: Json) -> RunConfig:
         for name in ("source", "target", "train", "out"):
+            if name != "train" and not isinstance(given.get(name) or "", str) or given.get(name) is False:
+                raise InputError(f"{path}: {name}: expected a word (in quotes if it is a number, yes or no)")
             if not (given.get(name) or name == "train" and given.get("train_sentences")):
                 raise InputError(f"{path}: {name} is missing")
         sections = _sections(given, f"{path}: ")
@@ -143,12 +123,12 @@ class RunConfig:
         if len(prefixes["test"]) > 1:
             raise InputError(f"{path}: test: expected a single prefix")
         return cls(
-            str(given["source"]),
-            str(given["target"]),
+            given["source"],
+            given["target"],
             prefixes["train"],
             prefixes["valid"],
             prefixes["test"],
-            Path(str(given["out"])),
+            Path(given["out"]),
             sections["prepare"],
             sections["training"],
             words,
@@ -221,7 +201,7 @@ def _merged(values: object, special: object) -> Any:
 
 
 def _words(path: Path, where: str, words: object) -> tuple[str, ...]:
-    if not isinstance(words, list | None):
+    if not isinstance(words, list | None) or any(isinstance(word, list | dict | None) for word in words or ()):
         raise InputError(f"{path}: {where}: expected a list of words, such as [--clip-norm, 1.0]")
     return tuple(map(str, words or ()))
 
@@ -238,7 +218,9 @@ def _systems(path: Path, given: object) -> tuple[System, ...]:
         if not isinstance(special, dict):
             raise InputError(f"{path}: {where}: expected names and values")
         known_names(special, f"{path}: {where}.", ("start", "fairseq", *_SECTIONS))
-        start = str(special.get("start") or "")
+        start = special.get("start") or ""
+        if not isinstance(start, str):
+            raise InputError(f"{path}: {where}: start: expected the name of a system")
         if start and start not in map(str, given):
             raise InputError(f"{path}: {where}: start: there is no system {start}")
         sections = _sections(special, f"{path}: {where}.", examples=True)
@@ -291,13 +273,16 @@ def run(whole: RunConfig, only: Sequence[str] = (), tell: Tell = print, reuse: P
     Args:
         reuse: a prepared folder whose subwords and dictionaries are used.
     """
-    chosen, data = whole.chosen(only), whole.out / "data"
+    chosen, data, page = whole.chosen(only), whole.out / "data", whole.out / "report.html"
+    if whole.test:
+        check_page(page)
     text = whole.out / "text" if chosen else None
     files = whole.source, whole.target, whole.train, whole.valid, whole.test
     preparation = PrepareConfig(
         *files, data, text=text, reuse=reuse, mono=whole.mono, train_sentences=whole.train_sentences, **whole.prepare
     )
-    tell(prepared(preparation, prepare(preparation, overwrite=True)).rpartition("\nnext:")[0])
+    folders = [whole.out / name / "model" for name in ("", "baseline", *(system.name for system in whole.systems))]
+    tell(_prepare(preparation, folders))
     if chosen:
         runs = _several(whole, preparation, chosen, tell)
     else:
@@ -308,9 +293,15 @@ def run(whole: RunConfig, only: Sequence[str] = (), tell: Tell = print, reuse: P
         if whole.baseline:
             runs.insert(0, _baseline(whole, preparation, options, tell))
     if whole.test:
-        report(runs, whole.out / "report.html", Path(f"{whole.test[0]}.{whole.source}"))
-        tell(f"report: {whole.out / 'report.html'}")
+        report(runs, page, Path(f"{whole.test[0]}.{whole.source}"))
+        tell(f"report: {page}")
     tell(f"next: lasformer translate {runs[-1]} FILE")
+
+
+def _prepare(config: PrepareConfig, models: Sequence[Path]) -> str:
+    """Prepare data, unless a model in one of these folders was trained on what it would replace; return a summary."""
+    trained = next((folder for folder in models if any(folder.glob("*.pt"))), None)
+    return prepared(config, prepare(config, overwrite=True, model=trained)).rpartition("\nnext:")[0]
 
 
 def _several(whole: RunConfig, preparation: PrepareConfig, systems: Sequence[System], tell: Tell) -> list[Path]:
@@ -325,7 +316,7 @@ def _several(whole: RunConfig, preparation: PrepareConfig, systems: Sequence[Sys
         if system.prepare:
             data = whole.out / "-".join(["data", *(f"{k}-{v}" for k, v in sorted(system.prepare.items()))])
             other = _other_examples(preparation, data, system.prepare)
-            say(prepared(other, prepare(other, overwrite=True)).rpartition("\nnext:")[0])
+            say(_prepare(other, [own.out / "model"]))
         options, note = own.options(data, own.out / "model")
         if note:
             say(note)
@@ -346,7 +337,7 @@ def _other_examples(preparation: PrepareConfig, out: Path, special: Json) -> Pre
 def _baseline(whole: RunConfig, preparation: PrepareConfig, options: TrainOptions, tell: Tell) -> Path:
     """Train, translate and score what a document model must beat: sentences alone, plain attention, same size."""
     folder = whole.out / "baseline"
-    prepare(_other_examples(preparation, folder / "data", {"resolutions": "sentences"}), overwrite=True)
+    _prepare(_other_examples(preparation, folder / "data", {"resolutions": "sentences"}), [folder / "model"])
     dense = options.arch if "dense" in options.arch else options.arch.replace("lasformer", "lasformer_dense", 1)
     if dense not in PRESETS:
         raise InputError(f"baseline: no dense model has the size of {options.arch}; leave baseline out")

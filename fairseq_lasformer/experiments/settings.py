@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import NOTHING, SPEED, check, following, option
+from fairseq_lasformer.base.records import Json
+from fairseq_lasformer.base.shared_options import Beam, max_tokens, tokens_per_batch
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import NOTHING, SPEED, check, following, option
-from fairseq_lasformer.records import Json
-from fairseq_lasformer.shared_options import Beam, max_tokens, tokens_per_batch
 
 Tell = Callable[[str], object]
 """Receives each message of an experiment."""

@@ -4,39 +4,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_copy, atomic_write, beside, check_writable
+from fairseq_lasformer.base.resume import Progress, key_of
 from fairseq_lasformer.checkpoints.loading import identity
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.data.subwords import data_identity
 from fairseq_lasformer.experiments.settings import Tell
-from fairseq_lasformer.files import atomic_copy, atomic_write, beside, check_writable
 from fairseq_lasformer.jobs.collecting import summary
 from fairseq_lasformer.jobs.generate import generate
-from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.text.documents import join_documents, read_lines, split_documents
 
 
 class Translated(NamedTuple):
-    """Settings for generating training text.
+    """Settings for generating training text."""
 
-    Attributes:
-        source, target: languages of the model that translates.
-        checkpoint: its checkpoint.
-        data: its prepared folder.
-        beam: beam size of the translation.
-        clean: replace control characters in the text with spaces instead of rejecting them.
-        jobs: number of workers that translate.
-        engine: how they are run, see :func:`executors.executor`.
-    """
-
+    # source, target: languages of the model that translates
     source: str
     target: str
-    checkpoint: Path
-    data: Path
-    beam: int
-    clean: bool
-    jobs: int = 1
-    engine: str = "processes"
+    checkpoint: Path  # its checkpoint
+    data: Path  # its prepared folder
+    beam: int  # beam size of the translation
+    clean: bool  # replace control characters in the text with spaces instead of rejecting them
+    jobs: int = 1  # number of workers that translate
+    engine: str = "processes"  # how they are run, see `executors.executor`
 
     def write_all(self, prefixes: Sequence[str], folder: Path, name: str, command: str, tell: Tell) -> tuple[str, ...]:
         """Translate texts into a folder, or resume where an earlier call stopped.
@@ -72,7 +64,7 @@ class Translated(NamedTuple):
             content = Path(file).read_bytes()
         except OSError as e:
             raise InputError(f"{file}: cannot be read ({e.strerror})") from e
-        of = key_of(identity(self.checkpoint), str(self.data.resolve()), content, self.beam)
+        of = key_of(identity(self.checkpoint), data_identity(self.data), content, self.beam)
         progress.run(f"translate {prefix}", lambda: self._translate(prefix, made, tell), of, tell=True)
 
     def _translate(self, prefix: str, made: Path, tell: Tell) -> None:

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairseq_lasformer.analysis.runs import read_log
+from fairseq_lasformer.base.files import atomic_write
+from fairseq_lasformer.base.records import Json
+from fairseq_lasformer.base.resume import Progress, key_of
 from fairseq_lasformer.data.manifest import SplitInfo
+from fairseq_lasformer.data.subwords import data_identity
 from fairseq_lasformer.experiments.card import write_card
 from fairseq_lasformer.experiments.settings import SMALL, SMALL_CORPUS, TrainOptions
 from fairseq_lasformer.experiments.training import follow
-from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.records import Json
-from fairseq_lasformer.resume import Progress, key_of
 
 _CHOSEN = "small_corpus"  # a file next to the checkpoints: the defaults are those of a small corpus
 
@@ -51,10 +52,19 @@ def train_own(data: Path, out: Path, options: TrainOptions) -> str:
     command = options.command(data, out)
     progress = Progress(out, key_of("train"))
     progress.open(f"{out}: belongs to a different run; choose another folder")
+    progress.bind("data", data_identity(data), other_data(out, data))
     settings = shlex.join(command[1:])
     progress.run("train", lambda: follow(command, out / "train.log", options.max_update, out.name), settings, tell=True)
     write_card(out, data)
     return reached(out)
+
+
+def other_data(out: Path, data: Path) -> str:
+    """Return the refusal to go on with a training of data that has been replaced."""
+    return (
+        f"{out}: was trained on other data than {data} holds now, which was prepared from other text or with other "
+        "options since; choose another folder for the model"
+    )
 
 
 def reached(out: Path) -> str:

@@ -18,9 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 from fairseq_lasformer.analysis.runs import started
-from fairseq_lasformer.errors import InputError, Interrupted
-from fairseq_lasformer.machine import machine
-from fairseq_lasformer.processes import start
+from fairseq_lasformer.base.errors import InputError, Interrupted
+from fairseq_lasformer.base.machine import machine, start
+from fairseq_lasformer.base.terminal import progress_bar
 
 
 def read_config(path: Path) -> DictConfig:
@@ -88,7 +88,7 @@ def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
         open(log, "a", encoding="utf-8", buffering=1) as file,  # by line: output up to a kill is also logged
-        tqdm(total=total, desc=f"training {what}", unit=" updates") as bar,
+        progress_bar(total=total, desc=f"training {what}", unit=" updates") as bar,
         start(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | {"PWD": os.getcwd()}
         ) as process,
@@ -113,7 +113,10 @@ def follow(command: Sequence[str], log: Path, total: int, what: str) -> None:
         saved = f"saved after {reader.saved} updates" if reader.saved else f"nothing was saved since {_latest(log)}"
         raise Interrupted(f"training {what} was interrupted: {saved}; the same command resumes it")
     if process.returncode:
-        raise InputError(f"training {what} failed; see {log}: {reader.reason or reader.last}")
+        reason = reader.reason or reader.last
+        if process.returncode < 0:  # by whatever ran short, most often memory
+            reason = f"ended by {signal.Signals(-process.returncode).name}; the same command resumes it"
+        raise InputError(f"training {what} failed; see {log}: {reason}")
 
 
 def _latest(log: Path) -> str:
@@ -148,6 +151,7 @@ class _Reader:
             if not self.begun:  # time is counted from here: not that of starting, compiling and updates before a resume
                 self.begun = True
                 bar.initial, bar.start_t = int(fields["num_updates"]), time.time()
+                bar.last_print_t = bar.start_t  # otherwise, tqdm takes it for a bar that was never shown
             bar.update(int(fields["num_updates"]) - bar.n)
             self.shown |= {"nll": fields["nll_loss"], "kappa": fields.get("kappa", "-")}
             bar.set_postfix(self.shown, refresh=False)

@@ -10,19 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import check_writable, remove_folder
+from fairseq_lasformer.base.options import check
+from fairseq_lasformer.base.resume import Progress, key_of
 from fairseq_lasformer.checkpoints.loading import identity, load
 from fairseq_lasformer.conversion.budget import write_within_budget
 from fairseq_lasformer.conversion.dense_start import words_of_options, write_start
 from fairseq_lasformer.conversion.start_options import StartOptions, UpcycleOptions
-from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.data.subwords import DataConfig, data_identity
 from fairseq_lasformer.evaluation.calibration import scored
 from fairseq_lasformer.experiments.pipeline import Experiment
 from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.experiments.training import follow
-from fairseq_lasformer.files import check_writable, remove_folder
-from fairseq_lasformer.options import check
-from fairseq_lasformer.resume import Progress, key_of
 
 
 def selector_training(options: UpcycleOptions, start: Path) -> TrainOptions:
@@ -85,7 +85,7 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
     progress = Progress(out, key_of("upcycle"))
     progress.open(f"{out}: belongs to a different run; choose another folder")
     told: list[str] = []
-    so_far = key_of(identity(checkpoint), str(data.resolve()), str(start))
+    so_far = key_of(identity(checkpoint), data_identity(data), str(start))
 
     def write(source: Path, made: Path, what: StartOptions) -> None:
         told.append(write_start(source, data, made, what))
@@ -132,7 +132,7 @@ class UpcycleTraining(NamedTuple):
     options: UpcycleOptions
 
     def settings(self, data: Path, folder: Path) -> str:
-        return key_of(identity(self.checkpoint), str(data.resolve()), str(self.start), str(self.options))
+        return key_of(identity(self.checkpoint), data_identity(data), str(self.start), str(self.options))
 
     def run(self, experiment: Experiment) -> str:
         made = upcycle(self.checkpoint, experiment.data, experiment.folder, self.start, self.options)

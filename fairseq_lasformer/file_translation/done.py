@@ -7,24 +7,20 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write, beside, check_writable, file_hash, first_wins, replacing
+from fairseq_lasformer.base.resume import Ledger
 from fairseq_lasformer.evaluation.doubts import Facts
-from fairseq_lasformer.files import atomic_write, beside, check_writable, file_hash, first_wins, replacing
-from fairseq_lasformer.resume import Ledger
 
 FACTS = ".json"
 """Ending of the name of a file with a translation's counts, left for another process."""
 
 
 class Made(NamedTuple):
-    """A translated file, ready to be written.
-
-    Attributes:
-        facts: counts of its lines.
-    """
+    """A translated file, ready to be written."""
 
     text: bytes
-    facts: Facts = Facts()
+    facts: Facts = Facts()  # counts of its lines
 
     def leave(self, path: Path, same: bool) -> None:
         """Leave it for another process, unless something was left there before.
@@ -49,8 +45,11 @@ class Made(NamedTuple):
         beside(path, FACTS).unlink(missing_ok=True)
 
 
+_FROM = "from "  # before the place of the source, in a line of the ledger
+
+
 class Done:
-    """A ledger of translated files: the key of the settings, the text's SHA-256 and the counts of lines, by place.
+    """A ledger of translated files, by place: the settings' key, the text's SHA-256, the source, the counts of lines.
 
     A key that is empty says that a file is about to be written, over one with a SHA-256 that follows, if any.
     """
@@ -73,34 +72,40 @@ class Done:
             return Facts()
         return Facts(*held)
 
-    def check(self, target: Path, inputs: set[Path], overwrite: bool) -> None:
-        """Refuse to write over something else.
+    def check(self, source: Path, target: Path, overwrite: bool) -> None:
+        """Refuse to write over anything but an earlier translation of this file.
 
         Args:
-            inputs: the files that are read, resolved.
             overwrite: replace any other file.
         """
-        if target.resolve() in inputs:
-            raise InputError(f"{target}: links to a file that is read; remove the link, or choose a different folder")
         if target.is_file() and not overwrite:
             if _name(target) not in self.names:
                 raise InputError(f"{target}: exists already; --overwrite replaces it")
+            if (before := self._source(target)) and before != _name(source):
+                raise InputError(f"{target}: is the translation of another file, {before}; --overwrite replaces it")
             if (ours := self._texts(target)) and file_hash(target) not in ours:
                 raise InputError(f"{target}: has been changed since it was translated; --overwrite replaces it")
         check_writable(target)
 
-    def place(self, key: str, target: Path, made: Made) -> None:
+    def place(self, key: str, source: Path, target: Path, made: Made) -> None:
         """Write a translation, and record that it is done."""
         text, before = hashlib.sha256(made.text).hexdigest(), self._texts(target)
         if text not in before:  # a run killed after it has written the file must know it again
-            self._add(target, "", text, *before)
+            self._add(target, "", text, *before, _FROM + _name(source))
         with replacing(target, "wb") as file:
             file.write(made.text)
         if self._held(key, target) is None:
-            self._add(target, key, text, *made.facts)
+            self._add(target, key, text, _FROM + _name(source), *made.facts)
 
     def _texts(self, target: Path) -> list[str]:
         """Return the SHA-256 of what was written there, the newest first; none from a ledger that lacks them."""
+        return [text for text in self._words(target) if not text.startswith(_FROM)]
+
+    def _source(self, target: Path) -> str:
+        """Return the place of the file that was translated; empty from a ledger that lacks it."""
+        return next((text.removeprefix(_FROM) for text in self._words(target) if text.startswith(_FROM)), "")
+
+    def _words(self, target: Path) -> list[str]:
         return [text for text in self.ledger.values.get(_name(target), ())[1:] if type(text) is str]
 
     def _add(self, target: Path, key: str, text: str, *rest: str | float) -> None:

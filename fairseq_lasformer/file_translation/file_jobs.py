@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import check_regular, file_hash, locked, remove_folder
+from fairseq_lasformer.base.resume import key_of
 from fairseq_lasformer.executors import Executor, InProcess, Resources
 from fairseq_lasformer.file_translation.done import Done, Made
 from fairseq_lasformer.file_translation.file_translator import FileTranslator
@@ -24,8 +26,6 @@ from fairseq_lasformer.file_translation.files_worker import (
 )
 from fairseq_lasformer.file_translation.outputs import suffix
 from fairseq_lasformer.file_translation.reading import Given
-from fairseq_lasformer.files import check_regular, file_hash, locked, remove_folder
-from fairseq_lasformer.resume import key_of
 
 TOGETHER = 1 << 18
 """Bytes of files translated together; about two thousand lines."""
@@ -37,16 +37,11 @@ DONE, LOCK = ".lasformer-done", ".lasformer-lock"
 
 
 class Plan(NamedTuple):
-    """The files of a folder.
-
-    Attributes:
-        others: files of unknown formats.
-        gone: earlier sources that no longer exist.
-    """
+    """The files of a folder."""
 
     jobs: list[Job]
-    others: list[Path]
-    gone: list[Path] = []
+    others: list[Path]  # files of unknown formats
+    gone: list[Path] = []  # earlier sources that no longer exist
 
 
 def plan(
@@ -123,7 +118,7 @@ def translate_jobs(
     """
 
     def put(waiting: Waiting, made: Made) -> Result:
-        done.place(waiting.key, waiting.job.target, made)
+        done.place(waiting.key, waiting.job.source, waiting.job.target, made)
         return Result(waiting.job)
 
     with _locked(state):
@@ -167,7 +162,7 @@ def translate_elsewhere(
                     continue
                 if result.made is not None:
                     left = Made.left(result.made)
-                    done.place(result.key, result.job.target, left)
+                    done.place(result.key, result.job.source, result.job.target, left)
                     Made.remove(result.made)
                     result = result._replace(facts=left.facts)
                 yield result
@@ -200,7 +195,6 @@ def _batches(
     Args:
         together: approximate bytes of a batch's files.
     """
-    inputs = {path.resolve() for job in jobs for path in (job.source, *(job.since or ()))} | options.inputs
     results: list[Result] = []
     waiting: list[Waiting] = []
     size = 0
@@ -215,7 +209,7 @@ def _batches(
             if done.has(key, job.target):
                 results.append(Result(job, facts=done.facts(key, job.target)))
                 continue
-            done.check(job.target, inputs, options.overwrite)
+            done.check(job.source, job.target, options.overwrite)
             waiting.append(Waiting(job, key, data))
             size += len(data)
         except OSError as e:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents.hub import DocumentHubInterface
 from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.word_attention import word_alignment
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.doubts import doubts, lost_numbers
 from fairseq_lasformer.file_translation.journal import Journal
 from fairseq_lasformer.file_translation.reading import FileDocument, FileReader, Given

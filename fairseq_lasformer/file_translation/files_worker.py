@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.resume import key_of
 from fairseq_lasformer.checkpoints.loading import check_same
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.doubts import Facts, facts
 from fairseq_lasformer.executors import Report, Worker
 from fairseq_lasformer.file_translation.done import Made
@@ -19,21 +20,17 @@ from fairseq_lasformer.file_translation.reading import Earlier, Given
 from fairseq_lasformer.file_translation.translated import TranslatedFile
 from fairseq_lasformer.formats import OpenFile
 from fairseq_lasformer.formats.block import Unread
-from fairseq_lasformer.resume import key_of
 
 PARTS, MADE = ".lasformer-parts", ".lasformer-made"
 
 
 class Job(NamedTuple):
-    """A file to translate.
-
-    Attributes:
-        since: an earlier version and its translation, whose unchanged texts are kept; None for none.
-    """
+    """A file to translate."""
 
     source: Path
     target: Path
     form: str
+    # an earlier version and its translation, whose unchanged texts are kept; None for none
     since: tuple[Path, Path] | None = None
 
     def absolute(self) -> Job:
@@ -43,63 +40,36 @@ class Job(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options for reading and writing files.
+    """Options for reading and writing files."""
 
-    Attributes:
-        output: see :func:`outputs.present`.
-        encoding: encoding of text files; None detects it.
-        overwrite: replace files that this run has not written.
-        any_language: translate files whose stated languages differ from the model's.
-        finishing: see :class:`formats.Finishing`.
-        inputs: other files that must not be written, resolved.
-    """
-
-    output: str = "text"
-    encoding: str | None = None
-    overwrite: bool = False
-    any_language: bool = False
-    finishing: formats.Finishing = formats.Finishing()
-    inputs: frozenset[Path] = frozenset()
+    output: str = "text"  # see `outputs.present`
+    encoding: str | None = None  # encoding of text files; None detects it
+    overwrite: bool = False  # replace files that this run has not written
+    any_language: bool = False  # translate files whose stated languages differ from the model's
+    finishing: formats.Finishing = formats.Finishing()  # see `formats.Finishing`
 
 
 class Result(NamedTuple):
-    """The result of a file.
-
-    Attributes:
-        error: the reason why it could not be translated; empty if it was.
-        summary: what happened to its sentences; empty if it had been translated before.
-        note: a note for the user about its format.
-        facts: counts of its lines.
-        unread: text that was not understood, if it was translated now.
-        key: the file's key, if a worker elsewhere made the translation.
-        made: the place where that worker left it; None if it is in its final place.
-        again: whether it was made for comparison.
-    """
+    """The result of a file."""
 
     job: Job
-    error: str = ""
-    summary: str = ""
-    note: str = ""
-    facts: Facts = Facts()
-    unread: tuple[Unread, ...] = ()
-    key: str = ""
-    made: Path | None = None
-    again: bool = False
+    error: str = ""  # the reason why it could not be translated; empty if it was
+    summary: str = ""  # what happened to its sentences; empty if it had been translated before
+    note: str = ""  # a note for the user about its format
+    facts: Facts = Facts()  # counts of its lines
+    unread: tuple[Unread, ...] = ()  # text that was not understood, if it was translated now
+    key: str = ""  # the file's key, if a worker elsewhere made the translation
+    made: Path | None = None  # the place where that worker left it; None if it is in its final place
+    again: bool = False  # whether it was made for comparison
 
 
 class Waiting(NamedTuple):
-    """A file waiting to be translated.
-
-    Attributes:
-        key: hash of everything that its translation depends on.
-        data: its content; None if the worker reads it.
-        again: whether it is translated a second time, for comparison.
-    """
+    """A file waiting to be translated."""
 
     job: Job
-    key: str
-    data: bytes | None = None
-    again: bool = False
+    key: str  # hash of everything that its translation depends on
+    data: bytes | None = None  # its content; None if the worker reads it
+    again: bool = False  # whether it is translated a second time, for comparison
 
     def path(self, folder: Path, ending: str = "") -> Path:
         """Return the path of the file's own entry in a folder."""
@@ -107,14 +77,10 @@ class Waiting(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Files that are translated together.
-
-    Attributes:
-        results: results of other files, already known.
-    """
+    """Files that are translated together."""
 
     waiting: Sequence[Waiting]
-    results: Sequence[Result] = ()
+    results: Sequence[Result] = ()  # results of other files, already known
 
 
 class _Open(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from fairseq_lasformer.base.resume import Ledger
 from fairseq_lasformer.documents.source import Line
-from fairseq_lasformer.resume import Ledger
 
 
 class Journal:

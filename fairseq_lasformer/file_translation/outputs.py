@@ -2,8 +2,8 @@
 
 import json
 
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.file_translation.translated import TranslatedFile, TranslatedSentence
-from fairseq_lasformer.records import Json
 
 
 def suffix(output: str) -> str:

@@ -4,9 +4,9 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.documents.given_lines import check_given, parse_given
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats import OpenFile, plain, read
 from fairseq_lasformer.formats.block import BREAK, Block, Finished, Markup
 from fairseq_lasformer.formats.encoding import decode
@@ -30,28 +30,18 @@ Given = Blocks | Earlier
 
 
 class FileDocument(NamedTuple):
-    """A file as a document.
-
-    Attributes:
-        hidden: its blocks as the model reads them.
-        sentences: sentences of each block.
-        cut: number of cuts of sentences that were too long.
-        lines: the lines that the model reads: the sentences, and finished texts between them.
-        given: translations of some lines, by line number, from 1.
-        own: numbers of the lines that are sentences, from 0.
-        kept: for blocks whose translation is given, the text of their segments; empty if it has other markup.
-        exact: number of sentences found verbatim in a memory.
-    """
+    """A file as a document."""
 
     file: OpenFile
-    hidden: list[Hidden]
-    sentences: list[list[Sentence]]
-    cut: int
-    lines: list[str]
-    given: dict[int, str]
-    own: list[int]
+    hidden: list[Hidden]  # its blocks as the model reads them
+    sentences: list[list[Sentence]]  # sentences of each block
+    cut: int  # number of cuts of sentences that were too long
+    lines: list[str]  # the lines that the model reads: the sentences, and finished texts between them
+    given: dict[int, str]  # translations of some lines, by line number, from 1
+    own: list[int]  # numbers of the lines that are sentences, from 0
+    # for blocks whose translation is given, the text of their segments; empty if it has other markup
     kept: dict[int, tuple[str, ...]]
-    exact: int = 0
+    exact: int = 0  # number of sentences found verbatim in a memory
 
     @property
     def n_context(self) -> int:

@@ -19,23 +19,14 @@ MANY_UNKNOWN = 0.1
 
 
 class TranslatedSentence(NamedTuple):
-    """A translated sentence.
+    """A translated sentence."""
 
-    Attributes:
-        line: the sentence and its translation.
-        others: other translations of it, best first, each with its score.
-        matches: similar sentences of a memory, best first.
-        doubts: why it is doubtful, see :func:`evaluation.doubts.doubts`; empty if it is not.
-        names: what its placeholders stand for, by name (``X1``).
-        said: its translation as it is in the file, with placeholders; empty if that is the one above.
-    """
-
-    line: TranslatedLine
-    others: list[tuple[str, float]]
-    matches: Sequence[Match] = ()
-    doubts: tuple[str, ...] = ()
-    names: Mapping[str, str] = {}
-    said: str = ""
+    line: TranslatedLine  # the sentence and its translation
+    others: list[tuple[str, float]]  # other translations of it, best first, each with its score
+    matches: Sequence[Match] = ()  # similar sentences of a memory, best first
+    doubts: tuple[str, ...] = ()  # why it is doubtful, see `evaluation.doubts.doubts`; empty if it is not
+    names: Mapping[str, str] = {}  # what its placeholders stand for, by name (`X1`)
+    said: str = ""  # its translation as it is in the file, with placeholders; empty if that is the one above
 
     def shown(self, text: str) -> str:
         """Return a text with what its placeholders stand for."""
@@ -60,36 +51,23 @@ class TranslatedSentence(NamedTuple):
 
 
 class SentenceCounts(NamedTuple):
-    """Counts of a file's sentences, by what happened to them.
-
-    Attributes:
-        repaired: number that had gone wrong and were translated again.
-        doubtful: number, from 1, and source of each sentence that is doubtful, see :func:`evaluation.doubts.doubts`.
-        cut: number that were too long for the model and were translated in pieces.
-        cleaned: number that contained control characters.
-        lost: pieces of markup and placeholders that have lost their place; see :class:`formats.compose.Composed`.
-        unknown: share of the source's tokens that the model does not know.
-        context: number of finished texts that were read as context.
-        exact: number found verbatim in a memory.
-        given: number whose translation was given.
-        numberless: number, from 1, and source of each sentence with numbers that its translation lacks.
-        unread: text that was not understood, and stayed as it is.
-        units: number of cues that were understood; 0 for formats without cues.
-    """
+    """Counts of a file's sentences, by what happened to them."""
 
     sentences: int
-    repaired: int
+    repaired: int  # number that had gone wrong and were translated again
+    # number, from 1, and source of each sentence that is doubtful, see `evaluation.doubts.doubts`
     doubtful: tuple[tuple[int, str], ...]
-    cut: int
-    cleaned: int
-    lost: int
-    unknown: float = 0.0
-    context: int = 0
-    exact: int = 0
-    given: int = 0
+    cut: int  # number that were too long for the model and were translated in pieces
+    cleaned: int  # number that contained control characters
+    lost: int  # pieces of markup and placeholders that have lost their place; see `formats.compose.Composed`
+    unknown: float = 0.0  # share of the source's tokens that the model does not know
+    context: int = 0  # number of finished texts that were read as context
+    exact: int = 0  # number found verbatim in a memory
+    given: int = 0  # number whose translation was given
+    # number, from 1, and source of each sentence with numbers that its translation lacks
     numberless: tuple[tuple[int, str], ...] = ()
-    unread: tuple[Unread, ...] = ()
-    units: int = 0
+    unread: tuple[Unread, ...] = ()  # text that was not understood, and stayed as it is
+    units: int = 0  # number of cues that were understood; 0 for formats without cues
 
     def summary(self) -> str:
         """Return the counts in words."""

@@ -8,48 +8,36 @@ from contextlib import contextmanager
 from pathlib import PurePath
 from typing import NamedTuple
 
-from fairseq_lasformer.errors import InputError, in_one_line
+from fairseq_lasformer.base.errors import InputError, in_one_line
 from fairseq_lasformer.formats import ass, html, markdown, open_document, plain, po, subtitles, word, xliff
 from fairseq_lasformer.formats.block import Block, Finished, Parsed, Unread
 from fairseq_lasformer.formats.encoding import decode, same_encoding, web_encoding
 from fairseq_lasformer.formats.languages import Languages, language
 from fairseq_lasformer.formats.markup import encoding_named, encoding_of_page
-from fairseq_lasformer.formats.office import Archive
+from fairseq_lasformer.formats.office import Archive, unpacked
 
 
 class Finishing(NamedTuple):
-    """Finishing steps of translated files.
+    """Finishing steps of translated files."""
 
-    Attributes:
-        mark: mark translations for review if the format can (``#, fuzzy``, ``state="needs-review-translation"``).
-        width: characters beyond which a subtitle line is rewrapped; 0 leaves lines as they come.
-        encoding: encoding of the text file that is written; None for that of the file that was read.
-    """
-
-    mark: bool = True
-    width: int = 42
-    encoding: str | None = None
+    mark: bool = True  # mark translations for review if the format can (`#, fuzzy`, `state="needs-review-translation"`)
+    width: int = 42  # characters beyond which a subtitle line is rewrapped; 0 leaves lines as they come
+    encoding: str | None = None  # encoding of the text file that is written; None for that of the file that was read
 
 
 class TextFormat(NamedTuple):
-    """A text format.
+    """A text format."""
 
-    Attributes:
-        suffixes: endings of its files' names.
-        declared: finds the encoding that a file declares.
-        spoken: finds the encoding that programs of the format use for that; default: the same.
-        errors: handling of characters that the encoding lacks; see :func:`codecs.register_error`.
-        finish: finishes a translated file, given the text before and after.
-        redeclare: returns a text that declares an encoding, by its name, if it declares any. A file of this format may
-            change its encoding, to UTF-8 if the declared one lacks characters of the translation.
-    """
-
-    suffixes: tuple[str, ...]
+    suffixes: tuple[str, ...]  # endings of its files' names
     read: Callable[[str, Languages], Parsed]
-    declared: Callable[[bytes], str | None] | None = None
-    errors: str = "strict"
+    declared: Callable[[bytes], str | None] | None = None  # finds the encoding that a file declares
+    errors: str = "strict"  # handling of characters that the encoding lacks; see `codecs.register_error`
+    # finishes a translated file, given the text before and after
     finish: Callable[[str, str, Finishing, Languages], str] | None = None
+    # returns a text that declares an encoding, by its name, if it declares any. A file of this format may change its
+    # encoding, to UTF-8 if the declared one lacks characters of the translation.
     redeclare: Callable[[str, str], str] | None = None
+    # finds the encoding that programs of the format use for that; default: the same
     spoken: Callable[[bytes], str | None] | None = None
 
 
@@ -96,25 +84,17 @@ FORMATS: dict[str, TextFormat | ArchiveFormat] = {
 
 
 class OpenFile(NamedTuple):
-    """A file that has been read.
+    """A file that has been read."""
 
-    Attributes:
-        blocks: its blocks, in reading order.
-        write: returns the file with other text, given the segments of each block.
-        note: a note for the user, such as a guessed encoding; usually empty.
-        languages: codes of source and target language, if the file names them.
-        finished: existing translations, which may be read as context.
-        unread: text that its reader does not understand, which stays.
-        units: number of cues that were understood; 0 for formats without cues.
-    """
-
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...]  # its blocks, in reading order
+    # returns the file with other text, given the segments of each block
     write: Callable[[Sequence[Sequence[str]]], bytes]
-    note: str = ""
+    note: str = ""  # a note for the user, such as a guessed encoding; usually empty
+    # codes of source and target language, if the file names them
     languages: tuple[str | None, str | None] = (None, None)
-    finished: tuple[Finished, ...] = ()
-    unread: tuple[Unread, ...] = ()
-    units: int = 0
+    finished: tuple[Finished, ...] = ()  # existing translations, which may be read as context
+    unread: tuple[Unread, ...] = ()  # text that its reader does not understand, which stays
+    units: int = 0  # number of cues that were understood; 0 for formats without cues
 
 
 def format_of(name: str) -> str | None:
@@ -161,6 +141,16 @@ def _refusing(what: str) -> Iterator[None]:
         raise InputError(f"{what}: it is too large") from e
     except Exception as e:
         raise InputError(f"{what} ({in_one_line(e, 100)})") from e
+
+
+def is_archive(form: str) -> bool:
+    """Return whether files of a format are archives, which may hold far more than their size."""
+    return isinstance(FORMATS[form], ArchiveFormat)
+
+
+def size(data: bytes, form: str) -> int:
+    """Return the bytes of a file: of an archive, unpacked, as it says itself; that takes a while."""
+    return max(len(data), unpacked(data)) if is_archive(form) else len(data)
 
 
 def check_languages(file: OpenFile, source: str, target: str) -> None:

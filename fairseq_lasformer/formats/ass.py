@@ -7,7 +7,7 @@ line ``Format:`` before it names the fields. Override tags (``{\\i1}``) are mark
 
 import re
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats.block import Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.cues import POSITION, Cue, CueWriter

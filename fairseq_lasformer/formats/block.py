@@ -24,37 +24,24 @@ Markup = tuple["str | int", ...]
 
 
 class Place(NamedTuple):
-    """Description of a block by its file, apart from its text.
+    """Description of a block by its file, apart from its text."""
 
-    Attributes:
-        kind: its element, such as ``h1`` or ``p``; empty if unknown.
-        key: its name in the file: an ``id``, an anchor, the time of a cue; empty if it has none.
-    """
-
-    kind: str = ""
-    key: str = ""
+    kind: str = ""  # its element, such as `h1` or `p`; empty if unknown
+    key: str = ""  # its name in the file: an `id`, an anchor, the time of a cue; empty if it has none
 
 
 @dataclass(frozen=True)
 class Block:
-    """A run of text, such as a paragraph, with markup in it.
+    """A run of text, such as a paragraph, with markup in it."""
 
-    Attributes:
-        segments: the text before, between and after the markup; one more than ``markup``.
-        markup: what is between the segments.
-        states: formatting of each segment; segments of equal state look alike.
-        fills: for each markup, its substitute in the text: nothing, :data:`BREAK` or :data:`PLACEHOLDER`.
-        write: converts text to its form in the file, such as ``&amp;`` for ``&``.
-        place: what the file says about it.
-        raws: each segment as it is in the file, for segments that do not change; empty if ``write`` says it.
-    """
-
-    segments: tuple[str, ...]
-    markup: tuple[Markup, ...] = ()
-    states: tuple[Hashable, ...] = ()
-    fills: tuple[str, ...] = ()
+    segments: tuple[str, ...]  # the text before, between and after the markup; one more than `markup`
+    markup: tuple[Markup, ...] = ()  # what is between the segments
+    states: tuple[Hashable, ...] = ()  # formatting of each segment; segments of equal state look alike
+    fills: tuple[str, ...] = ()  # for each markup, its substitute in the text: nothing, `BREAK` or `PLACEHOLDER`
+    # converts text to its form in the file, such as `&amp;` for `&`
     write: Callable[[str], str] = field(default=str, compare=False)
-    place: Place = field(default=Place(), compare=False)
+    place: Place = field(default=Place(), compare=False)  # what the file says about it
+    # each segment as it is in the file, for segments that do not change; empty if `write` says it
     raws: tuple[str, ...] = field(default=(), compare=False)
 
     def written(self, number: int, text: str) -> str:
@@ -93,54 +80,36 @@ class Block:
 
 
 class Finished(NamedTuple):
-    """A text with an existing translation, which stays as it is; the model may read it.
+    """A text with an existing translation, which stays as it is; the model may read it."""
 
-    Attributes:
-        before: number of blocks before it.
-        source, target: the text and its translation, with the fills of markup.
-        reviewed: False if the file asks for a review.
-    """
-
-    before: int
+    before: int  # number of blocks before it
+    # source, target: the text and its translation, with the fills of markup
     source: str
     target: str
-    reviewed: bool = True
+    reviewed: bool = True  # False if the file asks for a review
 
 
 class Unread(NamedTuple):
-    """Text that a reader does not understand: it stays as it is, and is reported.
+    """Text that a reader does not understand: it stays as it is, and is reported."""
 
-    Attributes:
-        line: its line in the file, from 1; 0 if the file has no lines.
-        what: what it is, in the singular, such as ``cue``.
-        place: name of the file within an archive; empty for others.
-    """
-
-    line: int
-    what: str
-    place: str = ""
+    line: int  # its line in the file, from 1; 0 if the file has no lines
+    what: str  # what it is, in the singular, such as `cue`
+    place: str = ""  # name of the file within an archive; empty for others
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A file that has been read.
+    """A file that has been read."""
 
-    Attributes:
-        pieces: contents of the file, in order: text that stays, and numbers of blocks. Blocks that are not among
-            them are in the markup of others.
-        blocks: the blocks, in reading order.
-        languages: codes of source and target language, if the file names them.
-        finished: existing translations.
-        unread: text that was not understood.
-        units: number of cues that were understood; 0 for formats without cues.
-    """
-
+    # contents of the file, in order: text that stays, and numbers of blocks. Blocks that are not among them are in the
+    # markup of others.
     pieces: tuple[str | int, ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...]  # the blocks, in reading order
+    # codes of source and target language, if the file names them
     languages: tuple[str | None, str | None] = (None, None)
-    finished: tuple[Finished, ...] = ()
-    unread: tuple[Unread, ...] = ()
-    units: int = 0
+    finished: tuple[Finished, ...] = ()  # existing translations
+    unread: tuple[Unread, ...] = ()  # text that was not understood
+    units: int = 0  # number of cues that were understood; 0 for formats without cues
 
     def of_languages(self, languages: tuple[str | None, str | None]) -> Parsed:
         """Return a copy with the languages that the file names."""

@@ -16,16 +16,12 @@ Align = Callable[[str, str], AlignedWords]
 
 
 class Composed(NamedTuple):
-    """The text of a translated block.
-
-    Attributes:
-        sentences: the translation of each sentence with its placeholders, also those that were missing in it.
-        lost: number of pieces of markup that have lost their place: segments without a word of the translation, and
-            placeholders missing in it.
-    """
+    """The text of a translated block."""
 
     segments: list[str]
-    sentences: list[str]
+    sentences: list[str]  # the translation of each sentence with its placeholders, also those that were missing in it
+    # number of pieces of markup that have lost their place: segments without a word of the translation, and
+    # placeholders missing in it
     lost: int
 
 

@@ -31,20 +31,14 @@ TOGETHER = 0.2
 
 
 class Cue(NamedTuple):
-    """A cue.
+    """A cue."""
 
-    Attributes:
-        begin, end: its times, in seconds.
-        lines: its lines of text, each with its line ending.
-        position: what it says of its position on the screen; empty for the usual one.
-        voice: who speaks, if it says so.
-    """
-
+    # begin, end: its times, in seconds
     begin: float
     end: float
-    lines: list[str]
-    position: str = ""
-    voice: str = ""
+    lines: list[str]  # its lines of text, each with its line ending
+    position: str = ""  # what it says of its position on the screen; empty for the usual one
+    voice: str = ""  # who speaks, if it says so
 
 
 def plain(line: str) -> str:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -72,19 +72,31 @@ def web_encoding(name: str) -> str:
     return name
 
 
-class Decoded(NamedTuple):
-    """A text file.
+_NOT_OF_FILES = ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "charmap")
 
-    Attributes:
-        text: its text, without byte order mark; line endings as in the file.
-        mark: its byte order mark, or empty.
-        guessed: whether the encoding was guessed.
+
+def check_encoding(option: str, name: str) -> None:
+    """Refuse a name that stands for anything but an encoding of text files.
+
+    Raises:
+        InputError: it does; the message begins with ``option`` and the name.
     """
+    try:
+        found = codecs.lookup(name).name
+        "a".encode(name)
+    except (LookupError, ValueError) as e:
+        raise InputError(f"{option} {name}: no such encoding of text") from e
+    if found.replace("_", "-") in _NOT_OF_FILES:
+        raise InputError(f"{option} {name}: not an encoding of text files; choose another, such as utf-8")
 
-    text: str
+
+class Decoded(NamedTuple):
+    """A text file."""
+
+    text: str  # its text, without byte order mark; line endings as in the file
     encoding: str
-    mark: bytes
-    guessed: bool
+    mark: bytes  # its byte order mark, or empty
+    guessed: bool  # whether the encoding was guessed
 
     def can_encode(self, text: str) -> bool:
         """Return whether the encoding has every character of another text."""

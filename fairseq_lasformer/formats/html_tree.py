@@ -80,16 +80,11 @@ DEEPEST, MOST_FORMATTING = 256, 48
 
 
 class Element(NamedTuple):
-    """An open element.
-
-    Attributes:
-        translated: whether text in it is translated.
-        formatting: tags of the open inline elements, this one included.
-    """
+    """An open element."""
 
     name: str
-    translated: bool
-    formatting: tuple[str, ...]
+    translated: bool  # whether text in it is translated
+    formatting: tuple[str, ...]  # tags of the open inline elements, this one included
 
 
 class Tree:

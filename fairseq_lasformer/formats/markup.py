@@ -5,7 +5,7 @@ import re
 from typing import Any, NamedTuple
 from xml.parsers import expat
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats.encoding import web_encoding
 from fairseq_lasformer.formats.templates import Code, codes
 
@@ -14,20 +14,14 @@ DEEPEST = 256
 
 
 class Piece(NamedTuple):
-    """A piece of a marked-up file.
+    """A piece of a marked-up file."""
 
-    Attributes:
-        kind: ``start``, ``end``, ``text``, ``other`` (comments, declarations, CDATA), ``code`` (what a server runs, in
-            HTML), or ``broken`` (a tag that nothing ends).
-        name: name of the element; in XML, with its prefix (``w:p``).
-        raw: its text in the file; empty for the end of an element without content (``<br/>``).
-        text: the text that it represents.
-    """
-
+    # `start`, `end`, `text`, `other` (comments, declarations, CDATA), `code` (what a server runs, in HTML), or `broken`
+    # (a tag that nothing ends)
     kind: str
-    name: str
-    raw: str
-    text: str = ""
+    name: str  # name of the element; in XML, with its prefix (`w:p`)
+    raw: str  # its text in the file; empty for the end of an element without content (`<br/>`)
+    text: str = ""  # the text that it represents
     attributes: dict[str, str] = {}
 
     @property

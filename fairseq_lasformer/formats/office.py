@@ -8,31 +8,27 @@ import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats.block import Parsed, Unread
 from fairseq_lasformer.text.spans import has_letter
 
-MOST, MOST_MEMBERS = 512 << 20, 10_000
-"""Maximum size of an unpacked archive, in bytes, and maximum number of files in it."""
+MOST, MOST_TEXT, MOST_MEMBERS = 512 << 20, 64 << 20, 10_000
+"""Maximum size of an unpacked archive and of the files in it that are read, in bytes, and maximum number of files.
+
+A file that is read takes six times its size in memory.
+"""
 
 
 class Archive(NamedTuple):
-    """A zip archive whose XML files have been read.
-
-    Attributes:
-        files: the names of its XML files with text.
-        parsed: those files, in the same order.
-        finish: finishes each translated file.
-        marked: the names of further files that ``finish`` changes, such as styles, which name a language.
-        unread: text in files that are not read.
-    """
+    """A zip archive whose XML files have been read."""
 
     data: bytes
-    files: tuple[str, ...]
-    parsed: tuple[Parsed, ...]
-    finish: Callable[[str], str] = str
+    files: tuple[str, ...]  # the names of its XML files with text
+    parsed: tuple[Parsed, ...]  # those files, in the same order
+    finish: Callable[[str], str] = str  # finishes each translated file
+    # the names of further files that `finish` changes, such as styles, which name a language
     marked: tuple[str, ...] = ()
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[Unread, ...] = ()  # text in files that are not read
 
     def write(self, texts: tuple[str, ...]) -> bytes:
         """Return the archive with other XML files; everything else in it is copied."""
@@ -66,22 +62,25 @@ def copied(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
 
 
 class Parts(NamedTuple):
-    """The files of an archive, by what becomes of them.
+    """The files of an archive, by what becomes of them."""
 
-    Attributes:
-        main: the file that it cannot lack.
-        read: whether a file has paragraphs.
-        marked: whether a file names languages.
-        shown: what a file's text is called that is shown but not read (``diagram``); empty for other files.
-    """
-
-    main: str
-    read: Callable[[str], bool]
-    marked: Callable[[str], bool]
+    main: str  # the file that it cannot lack
+    read: Callable[[str], bool]  # whether a file has paragraphs
+    marked: Callable[[str], bool]  # whether a file names languages
+    # what a file's text is called that is shown but not read (`diagram`); empty for other files
     shown: Callable[[str], str]
 
 
 _SHOWN = re.compile(r"<(?:\w+:)?(?:t|v|p)(?:\s[^<>]*)?>([^<>]*)</")
+
+
+def unpacked(data: bytes) -> int:
+    """Return the size of an unpacked archive, in bytes; 0 if it is none."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return sum(info.file_size for info in archive.infolist())
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError):
+        return 0
 
 
 def read_archive(
@@ -102,6 +101,9 @@ def read_archive(
             chosen = parts(archive)
             if chosen.main not in names:
                 raise InputError(f"not {what}: {chosen.main} is missing")
+            text = [name for name in names if chosen.read(name) or chosen.marked(name) or chosen.shown(name)]
+            if sum(archive.getinfo(name).file_size for name in text) > MOST_TEXT:
+                raise InputError(f"its text takes up more than {MOST_TEXT >> 20} MiB, unpacked; divide it")
             if broken := archive.testzip():  # including files that are only copied
                 raise InputError(f"not {what}, damaged or encrypted (checksum of {broken})")
             read = sorted((name for name in names if chosen.read(name)), key=lambda name: name != chosen.main)

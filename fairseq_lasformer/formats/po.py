@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats.accelerators import Accelerators
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
@@ -33,25 +33,17 @@ _NUMBERS = 201  # numbers, from 0, whose plural form is tried
 
 
 class Field(NamedTuple):
-    """A field of an entry, over one or more lines.
+    """A field of an entry, over one or more lines."""
 
-    Attributes:
-        first, last: its lines, from ``first`` up to but not including ``last``.
-        name: ``msgid``, ``msgstr[0]``, …
-        value: its text, escaped as in the file.
-        source: for a translation, the text that it translates.
-        singular: the text of ``msgid``.
-        entry: number of the entry's first line, comments included.
-    """
-
+    # first, last: its lines, from `first` up to but not including `last`
     first: int
     last: int
-    name: str
-    value: str
-    source: str
-    singular: str
+    name: str  # `msgid`, `msgstr[0]`, …
+    value: str  # its text, escaped as in the file
+    source: str  # for a translation, the text that it translates
+    singular: str  # the text of `msgid`
     flags: frozenset[str]
-    entry: int
+    entry: int  # number of the entry's first line, comments included
 
 
 def fields_of(lines: list[str]) -> list[Field]:

@@ -24,13 +24,9 @@ EMPTY = 1.5
 
 
 class AlignedWords(NamedTuple):
-    """An alignment of a translation's words with those of its source.
+    """An alignment of a translation's words with those of its source."""
 
-    Attributes:
-        weights: [target units, source units], rows with a sum of at most 1; see :func:`units`.
-    """
-
-    weights: np.ndarray
+    weights: np.ndarray  # [target units, source units], rows with a sum of at most 1; see `units`
 
 
 def by_place(source: str, target: str) -> AlignedWords:

@@ -61,20 +61,14 @@ def trimmed(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
 
 class Sentence(NamedTuple):
-    """A sentence of a block.
+    """A sentence of a block."""
 
-    Attributes:
-        start, end: its place in the block's text.
-        text: its text in one line, with single spaces and without control characters.
-        segments: the first and the last segment that contain its text.
-        cleaned: whether it contained control characters.
-    """
-
+    # start, end: its place in the block's text
     start: int
     end: int
-    text: str
-    segments: tuple[int, int]
-    cleaned: bool
+    text: str  # its text in one line, with single spaces and without control characters
+    segments: tuple[int, int]  # the first and the last segment that contain its text
+    cleaned: bool  # whether it contained control characters
 
 
 def sentences(block: Block, split: Splitter) -> list[Sentence]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats.block import BREAK, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.cues import END, POSITION, TAG, VOICE, Cue, CueWriter, plain

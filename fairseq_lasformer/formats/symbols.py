@@ -21,15 +21,10 @@ _RUN = regex.compile(rf"(?:{_MODIFIED}(?:\u200d(?:{_MODIFIED})?)*)+")
 
 
 class Hidden(NamedTuple):
-    """A block as a model reads it.
+    """A block as a model reads it."""
 
-    Attributes:
-        block: the block, with placeholders for symbols.
-        symbols: for each markup of it, the symbols that it stands for; empty for the markup of the file.
-    """
-
-    block: Block
-    symbols: tuple[str, ...]
+    block: Block  # the block, with placeholders for symbols
+    symbols: tuple[str, ...]  # for each markup of it, the symbols that it stands for; empty for the markup of the file
 
     @classmethod
     def nothing(cls, block: Block) -> Hidden:

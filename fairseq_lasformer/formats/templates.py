@@ -51,12 +51,9 @@ LONGEST = 5000
 
 
 class Code(NamedTuple):
-    """A place of code in a text.
+    """A place of code in a text."""
 
-    Attributes:
-        start, end: its place.
-    """
-
+    # start, end: its place
     start: int
     end: int
 

@@ -4,7 +4,7 @@ import re
 from typing import NamedTuple
 from xml.sax.saxutils import quoteattr
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats.block import Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages

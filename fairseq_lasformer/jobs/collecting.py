@@ -5,27 +5,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import Document
 from fairseq_lasformer.text.hypotheses import some
 
 
 class Translation(NamedTuple):
-    """A translated split.
+    """A translated split."""
 
-    Attributes:
-        documents: the documents, each a list of lines.
-        repaired: document and line, both from 0, of the lines that went wrong at first and were translated again.
-        flawed: of those that still reached their limit or repeat themselves.
-        blanks: blank lines before each document in raw form, and after the last; empty if not known.
-    """
-
-    documents: list[Document]
+    documents: list[Document]  # the documents, each a list of lines
+    # document and line, both from 0, of the lines that went wrong at first and were translated again
     repaired: list[tuple[int, int]]
-    flawed: list[tuple[int, int]]
-    blanks: tuple[int, ...] = ()
+    flawed: list[tuple[int, int]]  # of those that still reached their limit or repeat themselves
+    blanks: tuple[int, ...] = ()  # blank lines before each document in raw form, and after the last; empty if not known
 
 
 def collect(codec: ExampleCodec, info: SplitInfo, logs: Iterable[Path]) -> Translation:

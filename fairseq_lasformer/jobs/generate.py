@@ -7,18 +7,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
-
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import beside, check_writable, file_hash, locked, remove_folder
+from fairseq_lasformer.base.resume import Ledger, Progress, key_of
+from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.checkpoints.loading import identity, load
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import CHECKED, Executor, Resources, executor
-from fairseq_lasformer.files import beside, check_writable, file_hash, locked, remove_folder
 from fairseq_lasformer.jobs.collecting import Translation, collect
 from fairseq_lasformer.jobs.shards import ShardTranslator, Unit, checked
-from fairseq_lasformer.resume import Ledger, Progress, key_of
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.text.hypotheses import write_hypotheses
 
@@ -115,20 +114,14 @@ def generate(
 
 
 class _Job(NamedTuple):
-    """The translation of a split in shards.
-
-    Attributes:
-        key: everything that the shards depend on.
-        logs: the file of each shard.
-        form: see :func:`generate`.
-    """
+    """The translation of a split in shards."""
 
     codec: ExampleCodec
     info: SplitInfo
-    key: Sequence[object]
-    logs: Sequence[Path]
+    key: Sequence[object]  # everything that the shards depend on
+    logs: Sequence[Path]  # the file of each shard
     out: Path
-    form: str
+    form: str  # see `generate`
 
     @property
     def parts(self) -> Path:
@@ -250,7 +243,7 @@ def _translate(
         log = logs[unit.shard]
         return log if (checked(log) if unit.again else log).exists() else None
 
-    with tqdm(total=total, initial=initial, desc=what, unit=" documents") as bar:
+    with progress_bar(total=total, initial=initial, desc=what, unit=" documents") as bar:
         for _ in engine.map(worker, units, Resources(jobs, threads), done, bar.update):
             pass
 

@@ -14,19 +14,19 @@ from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from torch import Tensor
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import beside, first_wins
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.checkpoints.loading import check_same
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.documents.source import Line
 from fairseq_lasformer.documents.translator import Translator
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import Report, Worker
-from fairseq_lasformer.files import beside, first_wins
 from fairseq_lasformer.jobs.prepared import documents_of
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.patches import compat
-from fairseq_lasformer.records import Json
 from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
 
 if TYPE_CHECKING:
@@ -108,15 +108,10 @@ def checked(path: Path) -> Path:
 
 
 class Unit(NamedTuple):
-    """A piece of work.
+    """A piece of work."""
 
-    Attributes:
-        shard: number of the shard.
-        again: whether it is done a second time, for comparison.
-    """
-
-    shard: int
-    again: bool = False
+    shard: int  # number of the shard
+    again: bool = False  # whether it is done a second time, for comparison
 
 
 class ShardTranslator(Worker[Unit, Path]):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.ops import FunctionContext
 
 # Numbers of an input, and of a weight, from which bfloat16 is faster, with its conversions (benchmarks training, demo).

@@ -272,13 +272,17 @@ class DecodingCache:
         if keep is None:
             return
         self.stores = None
-        self._keep_lines(keep)
         self.generated = _kept(self.generated, keep, n_items, self.used)
-        self.source = {name: store.index_select(0, keep) for name, store in self.source.items()}
         self.start, self.count = self.start.index_select(0, keep), self.count.index_select(0, keep)
+        self._keep_sources(keep)
+
+    def _keep_sources(self, keep: Tensor) -> None:
+        """Keep the sources of some items."""
+        self.source = {name: store.index_select(0, keep) for name, store in self.source.items()}
         if self.source_index is not None:
             start, n_keys = (t.index_select(0, keep) for t in self.source_index[1:3])
             self.source_index = self.source_index._replace(start=start, n_keys=n_keys)
+        self._keep_lines(keep)
 
     def _keep_lines(self, keep: Tensor) -> None:
         if self.source_lines is not None:

@@ -91,13 +91,9 @@ def _without_plans(q: Tensor) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class GatheredSelection(_Unsupervised):
-    """Kept keys as indices, for kernels that read only these keys (CPU inference).
+    """Kept keys as indices, for kernels that read only these keys (CPU inference)."""
 
-    Attributes:
-        slots: the kept keys of B * Q rows; those of its own line come first.
-    """
-
-    slots: KeptKeys
+    slots: KeptKeys  # the kept keys of B * Q rows; those of its own line come first
     mask: AttentionMask
 
     @classmethod
@@ -125,13 +121,9 @@ class GatheredSelection(_Unsupervised):
 
 @dataclass(frozen=True)
 class EveryKey(_Unsupervised):
-    """Every key of an item, for a kernel whose order of sums depends on the row alone (CPU inference).
+    """Every key of an item, for a kernel whose order of sums depends on the row alone (CPU inference)."""
 
-    Attributes:
-        index: the keys of each item.
-    """
-
-    index: KeyIndex
+    index: KeyIndex  # the keys of each item
     mask: AttentionMask
 
     def attend(
@@ -145,16 +137,11 @@ class EveryKey(_Unsupervised):
 
 @dataclass(frozen=True)
 class MaskSelection:
-    """Kept keys as a mask, used in training, with attention dropout, and for short or dense passes.
+    """Kept keys as a mask, used in training, with attention dropout, and for short or dense passes."""
 
-    Attributes:
-        keep_mask: bool [B, Q, K], a subset of what ``mask`` allows.
-        teaching: None for patterns that are not learned.
-    """
-
-    keep_mask: Tensor
+    keep_mask: Tensor  # bool [B, Q, K], a subset of what `mask` allows
     mask: AttentionMask
-    teaching: Teaching | None = None
+    teaching: Teaching | None = None  # None for patterns that are not learned
 
     explicit: ClassVar[bool] = True
     contiguous: ClassVar[bool] = True
@@ -208,16 +195,12 @@ class ReferenceSelection(MaskSelection):
 
 @dataclass(frozen=True)
 class SlotSelection:
-    """A few kept keys as indices, used in training (CPU).
+    """A few kept keys as indices, used in training (CPU)."""
 
-    Attributes:
-        slots: the kept keys of B * Q rows.
-        mask, teaching: see :class:`MaskSelection`.
-        n_batch, n_keys: B and K.
-    """
-
-    slots: KeptKeys
+    slots: KeptKeys  # the kept keys of B * Q rows
+    # mask, teaching: see `MaskSelection`
     mask: AttentionMask
+    # n_batch, n_keys: B and K
     n_batch: int
     n_keys: int
     teaching: Teaching | None = None
@@ -251,17 +234,12 @@ class SlotSelection:
 
 @dataclass(frozen=True)
 class BitmaskSelection:
-    """Kept keys as a bitmask, for Triton's tiled kernels (GPU, training and inference).
+    """Kept keys as a bitmask, for Triton's tiled kernels (GPU, training and inference)."""
 
-    Attributes:
-        bits: int32 [B, Q, ceil(K / 32)].
-        mask, teaching: see :class:`MaskSelection`.
-        n_keys: number of keys (K).
-    """
-
-    bits: Tensor
+    bits: Tensor  # int32 [B, Q, ceil(K / 32)]
+    # mask, teaching: see `MaskSelection`
     mask: AttentionMask
-    n_keys: int
+    n_keys: int  # number of keys (K)
     teaching: Teaching | None = None
 
     explicit: ClassVar[bool] = True

@@ -14,25 +14,16 @@ from fairseq_lasformer.ops.reference import of_rows
 
 
 class LayerCache(NamedTuple):
-    """One attention's part of the cache in one decoding step.
+    """One attention's part of the cache in one decoding step."""
 
-    Attributes:
-        cache: the cache of all layers.
-        name: prefix of this attention's entries in it.
-        x: [R, d], the newest inputs.
-        memory: [N, K, d], the source, in cross-attention; otherwise None.
-        generated: slots of the translation's keys so far.
-        own: positions of each hypothesis's own line, [R], for attentions that read it.
-        newest: what is known of the newest inputs already, see :class:`StepProducts`.
-    """
-
-    cache: DecodingCache
-    name: str
-    x: Tensor
-    memory: Tensor | None
+    cache: DecodingCache  # the cache of all layers
+    name: str  # prefix of this attention's entries in it
+    x: Tensor  # [R, d], the newest inputs
+    memory: Tensor | None  # [N, K, d], the source, in cross-attention; otherwise None
     key_index: KeyIndex
-    generated: KeyIndex
-    own: OwnLines | None = None
+    generated: KeyIndex  # slots of the translation's keys so far
+    own: OwnLines | None = None  # positions of each hypothesis's own line, [R], for attentions that read it
+    # what is known of the newest inputs already, see `StepProducts`
     newest: Mapping[str, Tensor] = MappingProxyType({})
 
     @property

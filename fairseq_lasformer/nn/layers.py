@@ -31,21 +31,13 @@ LayerOutput = tuple[Tensor, tuple[AttentionOutput, ...], RouterStats | None]
 
 
 class FullPass(NamedTuple):
-    """Context that all layers of a full pass share.
+    """Context that all layers of a full pass share."""
 
-    Attributes:
-        mask: attention mask of the self-attention.
-        memory: the encoder's output [B, K, d], in decoders.
-        memory_mask: attention mask of the cross-attention.
-        sampling: which queries learned patterns learn from.
-        into: cache of a decoding that starts with these positions; None for none.
-    """
-
-    mask: AttentionMask
-    memory: Tensor | None = None
-    memory_mask: AttentionMask = AttentionMask(None, False)
-    sampling: RowSampling = EVERY_QUERY
-    into: DecodingCache | None = None
+    mask: AttentionMask  # attention mask of the self-attention
+    memory: Tensor | None = None  # the encoder's output [B, K, d], in decoders
+    memory_mask: AttentionMask = AttentionMask(None, False)  # attention mask of the cross-attention
+    sampling: RowSampling = EVERY_QUERY  # which queries learned patterns learn from
+    into: DecodingCache | None = None  # cache of a decoding that starts with these positions; None for none
 
     def run(self, layer: TransformerLayer, x: Tensor, selections: tuple[Selection | None, ...]) -> LayerOutput:
         return layer(x, self, selections)
@@ -56,22 +48,14 @@ BothLines = tuple[OwnLines | None, OwnLines | None]
 
 
 class DecodeContext(NamedTuple):
-    """Context that all layers of a decoding step share.
+    """Context that all layers of a decoding step share."""
 
-    Attributes:
-        cache: keys and values so far.
-        memory: the encoder's output [N, K, d].
-        self_index: index of the self-attention's keys.
-        source_index: index of the source's keys.
-        own: positions of each hypothesis's own line, [R].
-        products: those of every layer's attentions that are computed together; empty for none.
-    """
-
-    cache: DecodingCache
-    memory: Tensor
-    self_index: KeyIndex
-    source_index: KeyIndex
-    own: BothLines = (None, None)
+    cache: DecodingCache  # keys and values so far
+    memory: Tensor  # the encoder's output [N, K, d]
+    self_index: KeyIndex  # index of the self-attention's keys
+    source_index: KeyIndex  # index of the source's keys
+    own: BothLines = (None, None)  # positions of each hypothesis's own line, [R]
+    # those of every layer's attentions that are computed together; empty for none
     products: Sequence[AttentionProducts] = ()
 
     def run(self, layer: DecoderLayer, x: Tensor, selections: tuple[KeptKeys | None, ...]) -> LayerOutput:
@@ -91,21 +75,15 @@ class DecodeContext(NamedTuple):
 
 
 class FeedForward(NamedTuple):
-    """Modules of a layer that follow its attention.
+    """Modules of a layer that follow its attention."""
 
-    Attributes:
-        fc1, fc2: the dense network; None if a mixture of experts replaces it.
-        activation_dropout: dropout probability after the activation.
-        moe: the mixture of experts, if the layer has one.
-        moe_layer_norm: separate layer norm of a mixture that follows the dense network (appendix E of arXiv
-            1701.06538).
-    """
-
+    # fc1, fc2: the dense network; None if a mixture of experts replaces it
     fc1: nn.Linear | None
     fc2: nn.Linear | None
     activation: Callable[[Tensor], Tensor]
-    activation_dropout: float = 0.0
-    moe: MixtureOfExperts | None = None
+    activation_dropout: float = 0.0  # dropout probability after the activation
+    moe: MixtureOfExperts | None = None  # the mixture of experts, if the layer has one
+    # separate layer norm of a mixture that follows the dense network (appendix E of arXiv 1701.06538)
     moe_layer_norm: nn.Module | None = None
 
 

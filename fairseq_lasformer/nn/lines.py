@@ -11,17 +11,11 @@ from fairseq_lasformer.ops import OwnLines
 
 
 class SourceLines(NamedTuple):
-    """The lines of a batch of sources; a separator is the last token of its line.
+    """The lines of a batch of sources; a separator is the last token of its line."""
 
-    Attributes:
-        line: int64 [B, K], the line of each token.
-        first: int64 [B, L], the first token of each line.
-        n_tokens: int64 [B, L], the number of its tokens; 0 for a line that an item does not have.
-    """
-
-    line: Tensor
-    first: Tensor
-    n_tokens: Tensor
+    line: Tensor  # int64 [B, K], the line of each token
+    first: Tensor  # int64 [B, L], the first token of each line
+    n_tokens: Tensor  # int64 [B, L], the number of its tokens; 0 for a line that an item does not have
 
     @classmethod
     def of(cls, ends: Tensor, padding: Tensor | None) -> SourceLines:
@@ -50,16 +44,26 @@ class SourceLines(NamedTuple):
         return tokens_of_lines(self.first, self.n_tokens, line)
 
 
+class LineRanges(NamedTuple):
+    """Lines that are searched side by side, as ranges of tokens of all their documents, one after another."""
+
+    # start, n_tokens: int64 [N], the first token of the source that a line reads, and the number of them
+    start: Tensor
+    n_tokens: Tensor
+    # own_start, own_tokens: int64 [N], those of the line itself
+    own_start: Tensor
+    own_tokens: Tensor
+
+    def take(self, lines: Tensor) -> LineRanges:
+        """Return those of some lines."""
+        return LineRanges(*(t.index_select(0, lines) for t in self))
+
+
 class TargetLines(NamedTuple):
-    """The lines of a batch of decoder inputs; a separator, like the start symbol, is the first token of its line.
+    """The lines of a batch of decoder inputs; a separator, like the start symbol, is the first token of its line."""
 
-    Attributes:
-        line: int64 [B, Q], the line of each token.
-        place: int64 [B, Q], its place in the line, from 0.
-    """
-
-    line: Tensor
-    place: Tensor
+    line: Tensor  # int64 [B, Q], the line of each token
+    place: Tensor  # int64 [B, Q], its place in the line, from 0
 
     @classmethod
     def of(cls, starts: Tensor) -> TargetLines:

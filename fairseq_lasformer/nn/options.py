@@ -18,41 +18,26 @@ PLACES = 2
 
 
 class RunOptions(NamedTuple):
-    """Options that the task passes to the model it builds.
+    """Options that the task passes to the model it builds."""
 
-    Attributes:
-        backend: backend for inference (``--attention-backend``), one of :data:`ops.BACKENDS`.
-        cuda_graph: whether decoding steps are captured in a CUDA graph (``--cuda-graph``).
-        expert_group: the workers that share the experts of mixtures; None if every worker has all of them.
-        int8: whether linear layers decode in 8 bits (``--decode-dtype int8``).
-        int8_cache: whether keys and values are kept in 8 bits in decoding (``--cache-dtype int8``).
-        reproducible: whether to reject a model whose translations depend on more than their source
-            (``--reproducible``).
-    """
-
-    backend: str = "auto"
-    cuda_graph: bool = False
+    backend: str = "auto"  # backend for inference (`--attention-backend`), one of `ops.BACKENDS`
+    cuda_graph: bool = False  # whether decoding steps are captured in a CUDA graph (`--cuda-graph`)
+    # the workers that share the experts of mixtures; None if every worker has all of them
     expert_group: ExpertGroup | None = None
-    int8: bool = False
-    int8_cache: bool = False
+    int8: bool = False  # whether linear layers decode in 8 bits (`--decode-dtype int8`)
+    int8_cache: bool = False  # whether keys and values are kept in 8 bits in decoding (`--cache-dtype int8`)
+    # whether to reject a model whose translations depend on more than their source (`--reproducible`)
     reproducible: bool = False
 
 
 class RowSampling(NamedTuple):
-    """Sampling of the queries that a selector learns from in an update: every n-th.
+    """Sampling of the queries that a selector learns from in an update: every n-th."""
 
-    Attributes:
-        rows: minimum number of queries of a batch that a selector learns from; 0 for all.
-        above: kappa above which it learns from all of them.
-        places: number of different first queries, at equal distances; 0 for any.
-        update: number of the update, which seeds the draw of the first query: the same on every worker and in a
-            recomputed pass.
-    """
-
-    rows: int = 512
-    above: float = ABOVE
+    rows: int = 512  # minimum number of queries of a batch that a selector learns from; 0 for all
+    above: float = ABOVE  # kappa above which it learns from all of them
+    # number of the update, which seeds the draw of the first query: the same on every worker and in a recomputed pass
     update: int = 0
-    places: int = 0
+    places: int = 0  # number of different first queries, at equal distances; 0 for any
 
     def sample(self, n_batch: int, n_queries: int, kappa: float) -> RowSample:
         """Return the sample of a batch.
@@ -71,21 +56,15 @@ EVERY_QUERY = RowSampling(0)
 
 
 class Pass(NamedTuple):
-    """The input of an attention, and of its pattern, in a full pass.
+    """The input of an attention, and of its pattern, in a full pass."""
 
-    Attributes:
-        query: [B, Q, d], the input of the attention sub-layer (already normalised, if pre-norm).
-        key: [B, K, d_key]; the same tensor object as ``query`` in self-attention.
-        as_mask: whether the selection must be a form that supports attention dropout; otherwise, passes without
-            gradients use the fastest form.
-        sampling: which queries a learned pattern learns from.
-    """
-
-    query: Tensor
-    key: Tensor
+    query: Tensor  # [B, Q, d], the input of the attention sub-layer (already normalised, if pre-norm)
+    key: Tensor  # [B, K, d_key]; the same tensor object as `query` in self-attention
     mask: AttentionMask
+    # whether the selection must be a form that supports attention dropout; otherwise, passes without gradients use the
+    # fastest form
     as_mask: bool = False
-    sampling: RowSampling = EVERY_QUERY
+    sampling: RowSampling = EVERY_QUERY  # which queries a learned pattern learns from
 
     @property
     def memory(self) -> Tensor | None:
@@ -99,12 +78,8 @@ class Pass(NamedTuple):
 
 
 class SupervisionOptions(NamedTuple):
-    """Options of the selectors' supervision (eq 4-6 of arXiv 2309.14174).
+    """Options of the selectors' supervision (eq 4-6 of arXiv 2309.14174)."""
 
-    Attributes:
-        kl: ``forward``, KL(attention || selector), or ``reverse`` (``--select-kl``).
-        target: ``live`` if the supervision also trains the attention, otherwise ``detached`` (``--select-target``).
-    """
-
-    kl: str = "forward"
+    kl: str = "forward"  # `forward`, KL(attention || selector), or `reverse` (`--select-kl`)
+    # `live` if the supervision also trains the attention, otherwise `detached` (`--select-target`)
     target: str = "live"

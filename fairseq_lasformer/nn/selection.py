@@ -17,20 +17,14 @@ from fairseq_lasformer.ops import (
 
 
 class Teaching(NamedTuple):
-    """Paths through which a learned pattern learns.
+    """Paths through which a learned pattern learns."""
 
-    Attributes:
-        query, key: the selector's projections [B, Q or K, S], through which the supervision and the straight-through
-            gradient reach it.
-        gradient: how the translation loss reaches it (``--select-gradient``): ``bounded``, ``straight-through`` or
-            ``none``.
-        sample: the queries that it learns from.
-    """
-
+    # query, key: the selector's projections [B, Q or K, S], through which the supervision and the straight-through
+    # gradient reach it
     query: Tensor
     key: Tensor
-    gradient: str
-    sample: RowSample
+    gradient: str  # how the translation loss reaches it (`--select-gradient`): `bounded`, `straight-through` or `none`
+    sample: RowSample  # the queries that it learns from
 
     def through(self) -> StraightThrough | None:
         """Return the receiver of the straight-through gradient; None if there is none."""
@@ -40,15 +34,10 @@ class Teaching(NamedTuple):
 
 
 class Kappa(NamedTuple):
-    """The fraction of keys to keep, in millionths.
+    """The fraction of keys to keep, in millionths."""
 
-    Attributes:
-        millionths: as the host knows it.
-        on_device: int64 [] on the device, where a CUDA graph finds its current value.
-    """
-
-    millionths: int
-    on_device: Tensor
+    millionths: int  # as the host knows it
+    on_device: Tensor  # int64 [] on the device, where a CUDA graph finds its current value
 
 
 class Selection(Protocol):

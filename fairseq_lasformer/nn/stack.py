@@ -22,19 +22,13 @@ Observer = Callable[[str, AttentionOutput], None]
 
 
 class StackOutput(NamedTuple):
-    """Output of a full pass through a stack.
+    """Output of a full pass through a stack."""
 
-    Attributes:
-        x: [B, N, d].
-        supervision: supervision of every supervised pattern, by module and group (``encoder.0``, ``cross.1``).
-        router_stats: statistics of every mixture, by layer index.
-        states: x after each group, if requested; otherwise empty.
-    """
-
-    x: Tensor
+    x: Tensor  # [B, N, d]
+    # supervision of every supervised pattern, by module and group (`encoder.0`, `cross.1`)
     supervision: dict[str, Supervision]
-    router_stats: dict[int, RouterStats]
-    states: list[Tensor]
+    router_stats: dict[int, RouterStats]  # statistics of every mixture, by layer index
+    states: list[Tensor]  # x after each group, if requested; otherwise empty
 
 
 class LayerStack(nn.ModuleList):

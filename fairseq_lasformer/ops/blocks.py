@@ -17,16 +17,11 @@ MINIMUM_ROWS = 64
 
 
 class QueryBlock(NamedTuple):
-    """A block of query rows.
+    """A block of query rows."""
 
-    Attributes:
-        rows: the query rows; of a sample, their numbers within it.
-        n_keys: number of leading keys that they are matched against.
-        allowed: bool [B or 1, rows, n_keys], True where attention is allowed; None if all these keys are allowed.
-    """
-
-    rows: slice
-    n_keys: int
+    rows: slice  # the query rows; of a sample, their numbers within it
+    n_keys: int  # number of leading keys that they are matched against
+    # bool [B or 1, rows, n_keys], True where attention is allowed; None if all these keys are allowed
     allowed: Tensor | None
 
 

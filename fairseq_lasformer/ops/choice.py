@@ -23,41 +23,28 @@ TRAINING_FROM, TRAINING_SHARE = 256, 0.25
 
 
 class PassShape(NamedTuple):
-    """Properties of a full pass that decide on its implementation.
+    """Properties of a full pass that decide on its implementation."""
 
-    Attributes:
-        like: a tensor of its device and type.
-        n_queries, n_keys: Q and K.
-        share: the largest fraction of the keys that a query keeps.
-        backend: one of :data:`BACKENDS`.
-        teaches: whether a gradient, or the supervision, may need the selection.
-        dropout: whether attention weights may be dropped.
-        sampled: whether only a sample of the queries teaches a learned pattern; blocks of a mask cover all queries.
-        reproducible: whether a pass without gradients must sum in an order that depends on the row alone.
-    """
-
-    like: Tensor
+    like: Tensor  # a tensor of its device and type
+    # n_queries, n_keys: Q and K
     n_queries: int
     n_keys: int
-    share: float
+    share: float  # the largest fraction of the keys that a query keeps
     mask: AttentionMask
-    backend: str = "auto"
-    teaches: bool = True
-    dropout: bool = True
+    backend: str = "auto"  # one of `BACKENDS`
+    teaches: bool = True  # whether a gradient, or the supervision, may need the selection
+    dropout: bool = True  # whether attention weights may be dropped
+    # whether only a sample of the queries teaches a learned pattern; blocks of a mask cover all queries
     sampled: bool = True
-    reproducible: bool = False
+    reproducible: bool = False  # whether a pass without gradients must sum in an order that depends on the row alone
 
 
 class Choice(NamedTuple):
-    """An implementation, one of :data:`FORMS`, and why those before it were rejected; "" if there are none.
+    """An implementation, one of :data:`FORMS`, and why those before it were rejected; "" if there are none."""
 
-    Attributes:
-        form: ``reference``, ``bitmask``, ``rows``, ``gather``, ``slots`` or ``mask``.
-        keys: index of each item's keys, for ``rows``, ``gather`` and ``slots``; None if padding is between keys.
-    """
-
-    form: str
+    form: str  # `reference`, `bitmask`, `rows`, `gather`, `slots` or `mask`
     reason: str
+    # index of each item's keys, for `rows`, `gather` and `slots`; None if padding is between keys
     keys: KeyIndex | None = None
 
 

@@ -122,7 +122,10 @@ def _attend_source(
     """Compute dense attention over the source: an item's rows are the queries of one product with its keys."""
     n_items, n_keys, width = keys.shape
     queries, k, v = (t.reshape(n_items, -1, n_heads, width // n_heads).transpose(1, 2) for t in (q, keys, values))
-    mask = None if paths.full else paths.allowed()[:, None, None]  # with a mask, the GPU's fast kernels do not apply
+    mask = None  # with a mask, the GPU's fast kernels do not apply
+    if not paths.full:  # of an item, or of each of several ranges of rows within it
+        each = q.size(0) // paths.n_keys.numel() if paths.n_keys.numel() > n_items else 1
+        mask = paths.allowed().repeat_interleave(each, 0).unflatten(0, (n_items, -1))[:, None]
     if shift is not None:
         added = (
             (shift.value[:, :, None] * shift.lines.among(n_keys)[:, None])
@@ -132,5 +135,5 @@ def _attend_source(
         )
         mask = added if mask is None else added.masked_fill(~mask, float("-inf"))
     out = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, dropout_p=dropout_p)
-    out = out.masked_fill((paths.n_keys == 0)[:, None, None, None], 0.0)
-    return out.transpose(1, 2).reshape(q.shape)
+    out = out.transpose(1, 2).reshape(q.shape)
+    return out.masked_fill((paths.n_keys == 0).repeat_interleave(q.size(0) // paths.n_keys.numel())[:, None], 0.0)

@@ -180,8 +180,9 @@ def supervise(
 
     With own lines, a selector learns how the attention to the other keys is distributed, P = A / m over R_i. Its loss
     is m KL(P || A_s), where m is the attention's mass on them: KL of two attentions that agree on the own line. As the
-    weight of a query, m is a constant, or the loss would teach attention to stay at home. The kept mass is
-    1 - m + m Sum_{j kept} A_s.
+    weight of a query, m is a constant, or the loss would teach attention to stay at home. The kept mass is the mean of
+    Sum_{j kept} A_s, where each query weighs m: over the whole attention it would be 1 before any other line is read,
+    and kappa would fall to its minimum.
 
     Args:
         sel_q, sel_k: [B, Q or K, S].
@@ -208,13 +209,15 @@ def supervise(
     log_elsewhere = elsewhere.clamp(min=tiny).log()
     terms = elsewhere * (log_elsewhere - log_sel) if kl == "forward" else sel * (log_sel - log_elsewhere)
     rows = (weight * terms.masked_fill(~others, 0.0)).sum(-1)
-    kept = 1.0 - weight + weight * (sel * keep_mask).sum(-1, keepdim=True)
+    weight = torch.as_tensor(weight, dtype=mass.dtype).expand_as(mass)
+    kept, recalled = weight * (sel * keep_mask).sum(-1, keepdim=True), (attention * (keep_mask & others)).sum(-1)
     n_valid, each = every.sum(), 1.0 if sample.stride == 1 else every.sum() / valid.sum().clamp(min=1)
     return Supervision(
         kl=(rows[valid].sum() * sample.stride).to(torch.promote_types(rows.dtype, torch.float32)),
         mass=kept[..., 0][valid].sum().detach() * each,
-        recall=(attention * keep_mask).sum(-1)[valid].sum().detach() * each,
+        recall=recalled[valid].sum().detach() * each,
         queries=n_valid,
+        elsewhere=weight[..., 0][valid].sum() * each,
     )
 
 

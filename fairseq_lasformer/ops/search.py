@@ -66,26 +66,17 @@ def top_candidates(lprobs: Tensor, past: Tensor | None, k: int, backend: str = "
 
 
 class GoingOn(NamedTuple):
-    """The hypotheses that go on after a step, and those that have ended.
+    """The hypotheses that go on after a step, and those that have ended."""
 
-    Attributes:
-        words, scores: [N, B], the newest words and the cumulative scores.
-        unused: bool [N, B], places where no hypothesis continues.
-        n_ended: int64 [N, 1], hypotheses that have ended so far.
-        parents: int64 [N, B], the hypotheses that they continue.
-        ended: int64 [N, B], the hypotheses that have ended; -1: none.
-        chosen: int64 [N, B], the candidates that they are.
-        rows: int64 [N, B], ``parents`` among the hypotheses of all items.
-    """
-
+    # words, scores: [N, B], the newest words and the cumulative scores
     words: Tensor
     scores: Tensor
-    unused: Tensor
-    n_ended: Tensor
-    parents: Tensor
-    ended: Tensor
-    chosen: Tensor
-    rows: Tensor
+    unused: Tensor  # bool [N, B], places where no hypothesis continues
+    n_ended: Tensor  # int64 [N, 1], hypotheses that have ended so far
+    parents: Tensor  # int64 [N, B], the hypotheses that they continue
+    ended: Tensor  # int64 [N, B], the hypotheses that have ended; -1: none
+    chosen: Tensor  # int64 [N, B], the candidates that they are
+    rows: Tensor  # int64 [N, B], `parents` among the hypotheses of all items
 
 
 @torch.no_grad()
@@ -130,20 +121,13 @@ def advance(
 
 
 class LineEnds(NamedTuple):
-    """State of the lines of a search, which decides when one may end, or must.
+    """State of the lines of a search, which decides when one may end, or must."""
 
-    Attributes:
-        left: int64 [N, B], sentences after the current one of each hypothesis.
-        length: int64 [N, B], tokens of the current one.
-        sentences: int64 [N], sentences per item.
-        longest: int64 [N, S], maximum number of tokens of each sentence.
-        separator, end: their indices.
-    """
-
-    left: Tensor
-    length: Tensor
-    sentences: Tensor
-    longest: Tensor
+    left: Tensor  # int64 [N, B], sentences after the current one of each hypothesis
+    length: Tensor  # int64 [N, B], tokens of the current one
+    sentences: Tensor  # int64 [N], sentences per item
+    longest: Tensor  # int64 [N, S], maximum number of tokens of each sentence
+    # separator, end: their indices
     separator: int
     end: int
 

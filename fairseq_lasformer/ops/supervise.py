@@ -101,9 +101,9 @@ class _Supervise(torch.autograd.Function):
         if sample.stride > 1:
             totals[0] *= sample.stride
             totals[1:] *= n_valid / sample.of(every, 1).sum().clamp(min=1)
-        loss, mass, recall = totals.to(teacher.compute)
-        ctx.mark_non_differentiable(mass, recall, n_valid)
-        return loss, mass, recall, n_valid
+        loss, mass, recall, elsewhere = totals.to(teacher.compute)
+        ctx.mark_non_differentiable(mass, recall, n_valid, elsewhere)
+        return loss, mass, recall, n_valid, elsewhere
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -153,10 +153,11 @@ class _BlockedTeacher:
             gradients: gradients are added here; None: they are not needed.
 
         Returns:
-            sums over the queries of the loss, the kept mass and the recall, float64 [3]; 0 without ``keep_mask``.
+            sums over the queries of the loss, the kept mass, the recall and what is read elsewhere, float64 [4]; 0
+            without ``keep_mask``.
         """
         compute, sample, n_keys = self.compute, self.sample, self.sel_k.size(1)
-        totals = torch.zeros(3, dtype=torch.float64, device=self.sel_q.device)
+        totals = torch.zeros(4, dtype=torch.float64, device=self.sel_q.device)
         sampled, own_q = sample.of(self.valid, 1), sample.of(self.sel_q, 1)
         own_queries = [sample.of(q, 2) for q in self.queries]
         n_heads = self.queries[0].size(1) * len(self.queries)
@@ -179,10 +180,9 @@ class _BlockedTeacher:
             valid = sampled[:, rows]
             if keep_mask is not None:
                 kept = keep_mask[:, rows, :n_seen].to(compute)
-                loss, mass = row_kl, (sel * kept).sum(-1)
-                if weight is not None:
-                    loss, mass = loss * weight[..., 0], 1.0 - weight[..., 0] * (1.0 - mass)
-                sums = torch.stack([loss, mass, (attention * kept).sum(-1)])
+                read = torch.ones_like(row_kl) if weight is None else weight[..., 0]
+                recall = (attention if weight is None else fill_disallowed(attention * kept, others, 0.0)) * kept
+                sums = torch.stack([row_kl * read, (sel * kept).sum(-1) * read, recall.sum(-1), read])
                 totals += (sums * valid).sum((1, 2), dtype=torch.float64)
             if gradients is None:
                 continue

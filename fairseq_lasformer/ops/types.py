@@ -32,15 +32,10 @@ class FunctionContext(FunctionCtx):
 
 
 class OwnLines(NamedTuple):
-    """The keys of each query's own line: they follow one another, and its mask allows them.
+    """The keys of each query's own line: they follow one another, and its mask allows them."""
 
-    Attributes:
-        first: int64 [B, Q], the position of the first one; in a decoding step, [R].
-        n_keys: int64 of the same shape, their number; 0 if there are none.
-    """
-
-    first: Tensor
-    n_keys: Tensor
+    first: Tensor  # int64 [B, Q], the position of the first one; in a decoding step, [R]
+    n_keys: Tensor  # int64 of the same shape, their number; 0 if there are none
 
     @property
     def pairs(self) -> Tensor:
@@ -208,27 +203,17 @@ class StraightThrough(NamedTuple):
 
 
 class EightBit(NamedTuple):
-    """Keys or values in 8 bits, with one scale per head; see ``reference.quantised_heads``.
+    """Keys or values in 8 bits, with one scale per head; see ``reference.quantised_heads``."""
 
-    Attributes:
-        numbers: int8 [N, C, H*D], by slot.
-        scale: float32 [N, C, H].
-    """
-
-    numbers: Tensor
-    scale: Tensor
+    numbers: Tensor  # int8 [N, C, H*D], by slot
+    scale: Tensor  # float32 [N, C, H]
 
 
 class DropoutMask(NamedTuple):
-    """A dropout mask that the forward and the backward pass each compute; see ``dropout.factors``.
+    """A dropout mask that the forward and the backward pass each compute; see ``dropout.factors``."""
 
-    Attributes:
-        p: probability of 0.
-        seed: a number; for Triton's kernels, int64 [1] on their device, which a CUDA graph redraws.
-    """
-
-    p: float = 0.0
-    seed: int | Tensor = 0
+    p: float = 0.0  # probability of 0
+    seed: int | Tensor = 0  # a number; for Triton's kernels, int64 [1] on their device, which a CUDA graph redraws
 
     @classmethod
     def drawn(cls, p: float) -> DropoutMask:
@@ -249,22 +234,17 @@ NO_DROPOUT = DropoutMask()
 
 
 class Attended(NamedTuple):
-    """Inputs of the backward pass of an attention.
+    """Inputs of the backward pass of an attention."""
 
-    Attributes:
-        q, k, v: [B, H, Q or K, D].
-        out, d_out: the result and its gradient, [B, H, Q, D].
-        lse: log-normalisers over the kept keys, [B, H, Q]; +inf in rows without any.
-        shift: what is added to the scores of own lines, [B, H, Q]; None without them.
-    """
-
+    # q, k, v: [B, H, Q or K, D]
     q: Tensor
     k: Tensor
     v: Tensor
+    # out, d_out: the result and its gradient, [B, H, Q, D]
     out: Tensor
     d_out: Tensor
-    lse: Tensor
-    shift: Tensor | None = None
+    lse: Tensor  # log-normalisers over the kept keys, [B, H, Q]; +inf in rows without any
+    shift: Tensor | None = None  # what is added to the scores of own lines, [B, H, Q]; None without them
 
 
 class Teachers(NamedTuple):
@@ -299,8 +279,8 @@ class KeyIndex(NamedTuple):
 
     Attributes:
         table: int32 [R, >= end], the slot of each position of a row; None if position j is in slot j.
-        start: int64 [N], first allowed position of each item.
-        n_keys: int64 [N], number of allowed positions of each item, start to start + n_keys - 1.
+        start: int64 [N], first allowed position of each item; or of as many ranges each of an item's rows, in order.
+        n_keys: int64 of the same shape, number of allowed positions, start to start + n_keys - 1.
         end: exclusive upper bound of all positions, an int known without synchronising with the device.
         full: whether it is known, without synchronising, that every item may attend to all positions up to ``end``.
     """
@@ -344,15 +324,10 @@ class KeptKeys(NamedTuple):
 
 
 class OwnShift(NamedTuple):
-    """Number that is added to the scores of a row's own line in a decoding step, see :meth:`AttentionMask.shift`.
+    """Number that is added to the scores of a row's own line in a decoding step, see :meth:`AttentionMask.shift`."""
 
-    Attributes:
-        lines: where the keys of that line stand among those that the row reads, [R].
-        value: log |R| - b_h, float32 [R, H].
-    """
-
-    lines: OwnLines
-    value: Tensor
+    lines: OwnLines  # where the keys of that line stand among those that the row reads, [R]
+    value: Tensor  # log |R| - b_h, float32 [R, H]
 
     @classmethod
     def of(cls, own: OwnLines, bias: Tensor, index: KeyIndex, chosen: bool) -> OwnShift:
@@ -374,12 +349,14 @@ class Supervision(NamedTuple):
 
     Attributes:
         kl: the loss (eq 4-6), float32, differentiable.
-        mass: the selector's mass on the kept keys, Sum_{j kept} A_s (eq 7).
-        recall: the attention's own mass on the kept keys, Sum_{j kept} mean A_h (recall@k).
+        mass: the selector's mass on the kept keys, Sum_{j kept} A_s (eq 7), times what is read outside of own lines.
+        recall: the attention's own mass on the kept keys outside of own lines, Sum_{j kept} mean A_h (recall@k).
         queries: number of queries summed over.
+        elsewhere: the attention's mass outside of own lines: the number of queries, if there are none.
     """
 
     kl: Tensor
     mass: Tensor
     recall: Tensor
     queries: Tensor
+    elsewhere: Tensor

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fairseq_lasformer.errors import missing
+from fairseq_lasformer.base.errors import missing
 
 try:
-    from fairseq_lasformer import quiet_fairseq  # noqa: F401
+    from fairseq_lasformer.base import quiet_fairseq  # noqa: F401
 except ModuleNotFoundError as e:
     raise ImportError(missing(e)) from e
 

@@ -8,7 +8,7 @@ from fairseq import utils
 from omegaconf import DictConfig
 from torch import nn
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn.activations import FUNCTIONS
 from fairseq_lasformer.nn.attentions import ATTENTIONS, Attention, AttentionOptions, SelectedAttention
 from fairseq_lasformer.nn.compact.embedding import ExpandedEmbedding, TableProjection, define_sizes, expanded_embedding

@@ -20,8 +20,9 @@ from fairseq.models.transformer.transformer_config import (
 )
 from omegaconf import II, DictConfig
 
-from fairseq_lasformer.cannot import DELIGHT, MIXTURES, refuse
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.cannot import DELIGHT, MIXTURES, refuse
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.nn.patterns.own_line import OwnLine
 from fairseq_lasformer.plugin.options import (
     CompactOptions,
     ImportOptions,
@@ -102,21 +103,17 @@ def selected_modules(cfg: SelectionOptions) -> Tuple[str, ...]:
 
 def pattern_spec(cfg: SelectionOptions, module: str) -> str:
     """Return the pattern of an attention module, as ``NAME[:ARGUMENT]``."""
+    if module == "decoder" and getattr(cfg, "source_context_only", False):
+        return OwnLine.name
     return str(cfg.select_pattern) if module in selected_modules(cfg) else "full"
 
 
 class AttentionWidths(NamedTuple):
-    """Widths of an attention module.
+    """Widths of an attention module."""
 
-    Attributes:
-        query: width of the states that queries are projected from.
-        key: width of the states that keys are projected from.
-        attention: width of the attention, all heads together.
-    """
-
-    query: int
-    key: int
-    attention: int
+    query: int  # width of the states that queries are projected from
+    key: int  # width of the states that keys are projected from
+    attention: int  # width of the attention, all heads together
     out: int
 
 
@@ -140,6 +137,8 @@ def _check(cfg: ModuleConfig) -> None:
         raise InputError(f"--group-drop {cfg.group_drop}: expected a probability in [0, 1)")
     for module in MODULES:
         heads_of(cfg, module)
+    if not cfg.own_lines and any(pattern_spec(cfg, module) == OwnLine.name for module in MODULES):
+        raise InputError("--source-context-only and --select-pattern own-line: add --own-lines")
     _check_together(cfg)
     if cfg.select_dim < 1 or cfg.select_share < 1:
         raise InputError("--select-dim and --select-share must be at least 1")

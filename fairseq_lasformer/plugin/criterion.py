@@ -19,7 +19,8 @@ from fairseq.models import BaseFairseqModel
 from fairseq.tasks import FairseqTask
 from torch import Tensor
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Log, Sample
 from fairseq_lasformer.plugin.log_lines import (
     SELECTION,
     log_distillation,
@@ -29,7 +30,6 @@ from fairseq_lasformer.plugin.log_lines import (
     selection_sums,
 )
 from fairseq_lasformer.plugin.training.teacher import Teacher
-from fairseq_lasformer.records import Log, Sample
 
 
 @dataclass

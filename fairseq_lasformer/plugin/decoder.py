@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import EncoderOut, Sample
 from fairseq_lasformer.nn.cache import ENDS, STATE, DecodingCache, IncrementalState
 from fairseq_lasformer.nn.compact.embedding import TableProjection
 from fairseq_lasformer.nn.decoding.fixed_cache import BufferPool, FixedCache, Size
@@ -20,6 +21,7 @@ from fairseq_lasformer.nn.decoding.packed_stack import PackedStack
 from fairseq_lasformer.nn.decoding.step_products import step_products
 from fairseq_lasformer.nn.decoding.step_weights import PackedDecoder, Products
 from fairseq_lasformer.nn.layers import BothLines, DecodeContext, FullPass
+from fairseq_lasformer.nn.line_cache import LineCache
 from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns.learned import learned
@@ -34,7 +36,6 @@ from fairseq_lasformer.ops import (
 from fairseq_lasformer.plugin.build import decoder_stack, output_projection, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.frontend import Frontend, some_padding
-from fairseq_lasformer.records import EncoderOut, Sample
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -51,6 +52,11 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
 
     reads_newest_word = True
     """A step reads only the newest word of each hypothesis and the number of words so far."""
+
+    @property
+    def reads_newest_line(self) -> bool:
+        """Return whether a step reads nothing of the lines before the newest one."""
+        return bool(self.cfg.source_context_only and self.cfg.own_lines)
 
     def __init__(
         self,
@@ -258,11 +264,11 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         newest, positions = prev_output_tokens[:, -1], None
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         cache = incremental_state.get(STATE) or DecodingCache.of(
-            incremental_state, functools.partial(self.new_cache, newest.size(0), memory)
+            incremental_state, functools.partial(self.new_cache, newest.size(0), memory, encoder_out)
         )
         ends = self.line_ends.of(newest) if self.line_ends.read else None
-        place = cache.next_place(ends) if ends is not None and self.reads_lines else None
-        if place is not None and self.by_line:
+        place = cache.next_place(ends) if ends is not None and self.cfg.own_lines else None
+        if place is not None and self.embed_positions is not None:
             positions = self.positions_at(place + self.padding_idx + 1, cache.length + 1)
         elif self.embed_positions is not None:
             positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)[:, -1]
@@ -287,6 +293,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         attentions: list[Any] = [layer.self_attn for layer in self.layers]
         if self.run_options.cuda_graph or not all(attention.remembers for attention in attentions):
             return None
+        if "ranges" in encoder_out:  # lines are short, and do not begin alike
+            return None
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         n_rows = tokens.size(0) * beam
         cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, n_rows, memory))
@@ -310,13 +318,13 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
 
     def _lines(self, ends: Tensor | None) -> TargetLines | None:
         """Return the lines of inputs, bool [B, N] where they start, if positions or attentions depend on them."""
-        return TargetLines.of(ends) if ends is not None and self.reads_lines else None
+        return TargetLines.of(ends) if ends is not None and self.cfg.own_lines else None
 
     def _own_lines(
         self, lines: TargetLines | None, padding: Tensor | None, encoder_out: EncoderOut, source_padding: Tensor | None
     ) -> BothLines:
         """Return the own lines of inputs, in the translation and in the source, if attentions read them."""
-        if lines is None or not self.cfg.own_lines:
+        if lines is None:
             return None, None
         return lines.own(padding), SourceLines.of(encoder_out["ends"][0], source_padding).own(lines.line)
 
@@ -335,7 +343,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
 
     def _embed(self, tokens: Tensor, position_offset: Tensor | None = None, lines: TargetLines | None = None) -> Tensor:
         """Compute the input of the layers in a full pass: int64 [N, P] -> [N, P, d]."""
-        places = lines.place if self.by_line and lines is not None else None
+        places = None if lines is None else lines.place
         words = self.embed_scale * self.embed_tokens(tokens)
         if self.cfg.zero_first_embedding:
             words = torch.cat([torch.zeros_like(words[:, :1]), words[:, 1:]], 1)
@@ -368,9 +376,15 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             x = self.layer_norm(x)
         return x[:, None], {"attn": [None], "inner_states": []}
 
-    def new_cache(self, n_rows: int, memory: Tensor) -> DecodingCache:
-        """Make the cache of a batch of ``n_rows`` hypotheses over the encoder's output, [N, K, d]."""
+    def new_cache(self, n_rows: int, memory: Tensor, encoder_out: EncoderOut | None = None) -> DecodingCache:
+        """Make the cache of a batch of ``n_rows`` hypotheses over the encoder's output, [N, K, d].
+
+        Args:
+            encoder_out: that output, which may be of lines that are searched side by side.
+        """
         self._renew()
+        if encoder_out is not None and "ranges" in encoder_out:
+            return LineCache(n_rows, encoder_out["ranges"], memory.size(1), encoder_out["source_keys"])
         if not self.run_options.cuda_graph:
             return DecodingCache(n_rows, memory.size(0), memory.device)
         kappas = tuple(p.millionths for _, p in learned(self.layers.patterns()))

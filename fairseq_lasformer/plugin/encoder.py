@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import EncoderOut
 from fairseq_lasformer.nn.cache import regroup
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported, fix_encoder, quantise
 from fairseq_lasformer.nn.layers import FullPass
@@ -19,7 +21,6 @@ from fairseq_lasformer.ops import AttentionMask
 from fairseq_lasformer.plugin.build import encoder_stack, sampling, supervision
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.frontend import Frontend, some_padding
-from fairseq_lasformer.records import EncoderOut
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -73,7 +74,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         lines: SourceLines | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Embed tokens int64 [B, N]; return the input of the layers [B, N, d], and the scaled word embeddings alone."""
-        places = lines.places() if lines is not None and self.by_line else None
+        places = None if lines is None else lines.places()
         words = self.embed_scale * (self.embed_tokens(tokens) if embeddings is None else embeddings)
         return self.embed_words(words, self.position_embeddings(tokens, offset, places)), words
 
@@ -100,11 +101,11 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         """
         padding = some_padding(src_tokens.eq(self.padding_idx))
         ends = self.line_ends.of(src_tokens)
-        lines = SourceLines.of(ends, padding) if self.reads_lines else None
+        lines = SourceLines.of(ends, padding) if self.cfg.own_lines else None
         x, words = self.embed(src_tokens, token_embeddings, position_offset, lines)
         if padding is not None:
             x = x.masked_fill(padding[..., None], 0.0)
-        own = lines.own(lines.line) if lines is not None and self.cfg.own_lines else None
+        own = None if lines is None else lines.own(lines.line)
         mask = AttentionMask(padding, False, ends if self.line_ends.read else None, own)
         out = self.layers(
             x,
@@ -127,12 +128,32 @@ class LasformerEncoder(Frontend, FairseqEncoder):
             "router_stats": {f"encoder.{i}": stats for i, stats in out.router_stats.items()},
         }
 
+    def joined(self, outputs: Sequence[EncoderOut]) -> EncoderOut:
+        """Return the output of several batches of documents as that of one text, without padding.
+
+        Searches of lines add ``ranges``, what each line reads of it, and share its ``source_keys``.
+        """
+        found: dict[str, list[Tensor]] = {}
+        for out in outputs:
+            words = ~out["encoder_padding_mask"][0]
+            for name, t in (("encoder_out", out["encoder_out"][0].transpose(0, 1)), ("ends", out["ends"][0])):
+                found.setdefault(name, []).append(t[words])
+        memory, ends = (torch.cat(found[name])[None] for name in ("encoder_out", "ends"))
+        none = torch.zeros_like(ends)
+        return {
+            "encoder_out": [memory.transpose(0, 1)],
+            "encoder_padding_mask": [none],
+            "ends": [ends],
+            "source_keys": {},
+        }
+
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         """Reorder the encoder output to follow the hypotheses.
 
         Only ``rows``, the batch item of each hypothesis, changes: the source itself is stored once per item.
         """
-        before, n_items = encoder_out.get("rows"), encoder_out["encoder_padding_mask"][0].size(0)
+        before, ranges = encoder_out.get("rows"), encoder_out.get("ranges")
+        n_items = encoder_out["encoder_padding_mask"][0].size(0) if ranges is None else ranges.start.numel()
         if before is not None and new_order.is_cuda and before.numel() == new_order.numel():
             return encoder_out  # as in DecodingCache.reorder
         rows = new_order if before is None else before[new_order]
@@ -140,6 +161,8 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         encoder_out = encoder_out | {"rows": torch.arange(rows.numel(), device=rows.device) // beam}
         if keep is None:
             return encoder_out
+        if ranges is not None:  # whose sources stay together
+            return encoder_out | {"ranges": ranges.take(keep)}
         for name in ("encoder_out", "encoder_states"):
             encoder_out[name] = [t.index_select(1, keep) for t in encoder_out[name]]
         for name in ("encoder_padding_mask", "ends", "encoder_embedding", "src_tokens", "src_lengths"):

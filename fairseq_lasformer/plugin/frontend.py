@@ -64,7 +64,7 @@ class Frontend(nn.Module):
     def _add_ends(self, eos: int, separator: int | None) -> None:
         """Record the words that end a line, once the layers are built: a separator, and the end of sentence."""
         words = (eos,) if separator is None else (eos, separator)
-        self.line_ends = LineEnds(words, (pattern for _, pattern in self.layers.patterns()), self.reads_lines)
+        self.line_ends = LineEnds(words, (pattern for _, pattern in self.layers.patterns()), bool(self.cfg.own_lines))
 
     def check_kernels(self, retain_dropout: bool) -> None:
         """Raise :class:`Unsupported` if generation keeps dropout or is not on a CPU with the kernels."""
@@ -114,16 +114,6 @@ class Frontend(nn.Module):
         if first + longest > table.weights.size(0):
             table(positions.new_full((1, longest), first))  # makes the table longer
         return table.weights[positions]
-
-    @property
-    def by_line(self) -> bool:
-        """Return whether positions are counted from the beginning of each line."""
-        return str(self.cfg.positions) == "line" and self.embed_positions is not None
-
-    @property
-    def reads_lines(self) -> bool:
-        """Return whether positions or attentions depend on where lines begin."""
-        return self.by_line or bool(self.cfg.own_lines)
 
     def embed_words(self, words: Tensor, positions: Tensor | None) -> Tensor:
         """Combine scaled word embeddings [..., d] and position embeddings to the input of the layers."""

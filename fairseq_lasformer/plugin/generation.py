@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from fairseq.tasks.translation import TranslationTask
 
-from fairseq_lasformer.cannot import FAIRSEQS, refuse
+from fairseq_lasformer.base.cannot import FAIRSEQS, refuse
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Sample
 from fairseq_lasformer.data.examples import ExampleCodec, LineCodec
 from fairseq_lasformer.data.shortlist import Shortlist, load
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.plugin.task_config import MAX_LEN, DocumentTranslationConfig
-from fairseq_lasformer.records import Sample
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
 
@@ -31,15 +31,11 @@ if TYPE_CHECKING:
 
 
 class GenerationTask(TranslationTask):
-    """fairseq's translation task for generating documents.
-
-    Attributes:
-        settings: settings of the prepared data; None if this package did not prepare it.
-    """
+    """fairseq's translation task for generating documents."""
 
     cfg: DocumentTranslationConfig
     folder: Path
-    settings: DataConfig | None
+    settings: DataConfig | None  # settings of the prepared data; None if this package did not prepare it
 
     def separator_in(self, dictionary: Dictionary) -> int | None:
         """Return the index of the separator between sentences in a dictionary; None if the data has none.

@@ -9,17 +9,18 @@ import torch
 from fairseq.logging import metrics
 from torch import Tensor
 
+from fairseq_lasformer.base.records import Log
 from fairseq_lasformer.nn.moe import RouterStats
 from fairseq_lasformer.nn.moe.metrics import router_metrics
 from fairseq_lasformer.ops import KAPPA_ONE, Supervision
 from fairseq_lasformer.plugin.placement import MODULES
-from fairseq_lasformer.records import Log
 
 SELECTION = "selection"
 """Key of the selectors' sums in a logging output: float64 [modules, groups, :data:`COLUMNS`]."""
 
-COLUMNS = ("kl", "mass", "recall", "queries", "kappa")
-"""Sums over valid queries; ``kappa`` is a fraction times the sample size, 0 if a module has no such group."""
+COLUMNS = ("kl", "mass", "recall", "queries", "elsewhere", "kappa")
+"""Sums over valid queries, see :class:`ops.Supervision`; ``kappa`` is a fraction times the sample size, 0 if a module
+has no such group."""
 
 BY_GROUP = ("kappa", "mass")
 """Statistics of which a log line has every group's."""
@@ -95,9 +96,9 @@ def log_selection(logging_outputs: list[Log]) -> None:
         sums = dict(zip(COLUMNS, row.tolist()))
         values = {"kappa": sums["kappa"] / max(float(sample_size), 1.0)}
         if supervised:
-            queries = max(sums["queries"], 1.0)
-            values |= {"mass": sums["mass"] / queries, "recall": sums["recall"] / queries}
-            total_kl += sums["kl"] / queries
+            read = sums["elsewhere"] or 1.0
+            values |= {"mass": sums["mass"] / read, "recall": sums["recall"] / read}
+            total_kl += sums["kl"] / max(sums["queries"], 1.0)
         for statistic, value in values.items():
             metrics.log_scalar(f"{statistic}_{name.replace('.', '_')}", value, sample_size, round=4)
             means[statistic] = means.get(statistic, 0.0) + value / len(rows)

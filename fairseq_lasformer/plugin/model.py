@@ -18,8 +18,8 @@ from torch import Tensor
 
 import fairseq_lasformer
 from fairseq_lasformer import ops
-from fairseq_lasformer.cannot import MIXTURES, refuse
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.cannot import MIXTURES, refuse
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.patterns.learned import Selector, learned
@@ -80,8 +80,7 @@ class LasformerModel(TransformerModelBase):
         decoder = LasformerDecoder(config, task.target_dictionary, target, run, separators[1])
         model = cls(config, encoder, decoder)
         if None in separators and (encoder.line_ends.read or decoder.line_ends.read):
-            by_model = encoder.reads_lines or decoder.reads_lines
-            reader = "--own-lines or --positions line" if by_model else f"--select-pattern {config.select_pattern}"
+            reader = "--own-lines" if config.own_lines else f"--select-pattern {config.select_pattern}"
             logger.warning(
                 f"{reader} reads where lines end, but the data has no separators "
                 "between lines: every text counts as one line; prepare the data with --separator"

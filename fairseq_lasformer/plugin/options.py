@@ -262,15 +262,18 @@ class LengthOptions(FairseqDataclass):
             "(SHAPE), so that positions beyond the training length are learned; 0: none"
         },
     )
-    positions: ChoiceEnum(["text", "line"]) = field(  # type: ignore[valid-type]
-        default="text",
-        metadata={"help": "what positions are counted from: the beginning of the text, or of each line"},
-    )
     own_lines: bool = field(
         default=False,
         metadata={
-            "help": "every attention also reads the query's own line, in one softmax with the pattern's keys, which a "
-            "learned bias per head weighs: a model of single sentences keeps its quality on documents; with "
-            "--positions line"
+            "help": "positions are counted from the beginning of each line, and every attention also reads the query's "
+            "own line, in one softmax with the pattern's keys, which a learned bias per head weighs: a model of single "
+            "sentences keeps its quality on documents"
+        },
+    )
+    source_context_only: bool = field(
+        default=False,
+        metadata={
+            "help": "with --own-lines: the decoder's self-attention reads the newest line alone; context is of the "
+            "source only, and its lines are translated side by side"
         },
     )

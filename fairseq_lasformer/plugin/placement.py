@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 
 MODULES = ("encoder", "decoder", "cross")
 """Attention modules: the encoder's and the decoder's self-attention, and the attention to the source."""

@@ -21,12 +21,13 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.tasks import register_task
 from torch import Tensor
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.machine import keep_freed
+from fairseq_lasformer.base.records import Log, Sample
 from fairseq_lasformer.data.manifest import MONO, SplitInfo, check_binarised
 from fairseq_lasformer.data.shortlist import hashes
 from fairseq_lasformer.data.subword_sampling import sampler
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.memory import keep_freed
 from fairseq_lasformer.nn import bfloat16
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.plugin import is_fairseqs_tool
@@ -41,7 +42,6 @@ from fairseq_lasformer.plugin.optimizers.muon import mark_embeddings
 from fairseq_lasformer.plugin.patches.expert_parallel import make_expert_group
 from fairseq_lasformer.plugin.patches.timed_checkpoints import interruption
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
-from fairseq_lasformer.records import Log, Sample
 
 if TYPE_CHECKING:
     from fairseq.criterions import FairseqCriterion
@@ -92,6 +92,9 @@ class DocumentTranslationTask(GenerationTask):
         int8, int8_cache = (str(dtype) == "int8" for dtype in (cfg.decode_dtype, cfg.cache_dtype))
         self.run_options = RunOptions(str(cfg.attention_backend), cfg.cuda_graph, int8=int8, int8_cache=int8_cache)
         self.run_options = self.run_options._replace(reproducible=cfg.reproducible)
+
+    def eval_lm_dataloader(self, *args: Any, **kwargs: Any) -> None:
+        raise InputError("fairseq-eval-lm is for language models; fairseq-validate measures this task's perplexity")
 
     def _split_sides(self) -> tuple[SplitSide, SplitSide]:
         separator = self.settings.separator if self.settings else ""
@@ -351,9 +354,9 @@ class DocumentTranslationTask(GenerationTask):
             distributed_utils.all_reduce(sums, group=distributed_utils.get_data_parallel_group())
         mass = COLUMNS.index("mass" if str(model.cfg.sparsity_mass) == "selection" else "recall")
         for name, row in by_selector(sums.cpu()):
-            queries = float(row[COLUMNS.index("queries")])
-            if queries > 0:
-                selectors[name].adapt(float(row[mass]) / queries)
+            read = float(row[COLUMNS.index("elsewhere")])
+            if read > 0:
+                selectors[name].adapt(float(row[mass]) / read)
 
 
 def _lengths(size: Any) -> tuple[int, ...]:

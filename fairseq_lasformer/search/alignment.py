@@ -19,15 +19,10 @@ from fairseq_lasformer.search.processors import Candidates, Scores, StepProcesso
 
 
 class SentenceLimits(NamedTuple):
-    """Maximum length of each sentence of a batch.
+    """Maximum length of each sentence of a batch."""
 
-    Attributes:
-        sentences: int64 [N], sentences per item.
-        longest: int64 [N, S], maximum number of tokens of each sentence's translation; 0 after an item's last one.
-    """
-
-    sentences: Tensor
-    longest: Tensor
+    sentences: Tensor  # int64 [N], sentences per item
+    longest: Tensor  # int64 [N, S], maximum number of tokens of each sentence's translation; 0 after an item's last one
 
     @classmethod
     def of(cls, source: Tensor, separator: int, ignored: tuple[int, ...], a: float, b: float) -> SentenceLimits:

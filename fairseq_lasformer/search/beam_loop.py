@@ -21,9 +21,9 @@ from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 from torch import Tensor, nn
 
 from fairseq_lasformer import ops
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Hypothesis, Sample
 from fairseq_lasformer.data.shortlist import SPECIAL, Shortlist
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.records import Hypothesis, Sample
 from fairseq_lasformer.search.beam_search import FastBeamSearch, fast
 from fairseq_lasformer.search.beginning import beginning, read_beginning
 from fairseq_lasformer.search.histories import Histories, Step
@@ -49,27 +49,21 @@ LOOK_EVERY = 16
 
 
 class Beams(NamedTuple):
-    """The hypotheses of a step.
+    """The hypotheses of a step."""
 
-    Attributes:
-        words: int64 [N, B], the newest words.
-        scores: [N, B], cumulative scores.
-        unused: bool [N, B], places where no hypothesis continues, because too many have ended.
-        n_ended: int64 [N, 1], hypotheses that have ended so far; an item with B of them is finished.
-    """
-
-    words: Tensor
-    scores: Tensor
-    unused: Tensor
-    n_ended: Tensor
+    words: Tensor  # int64 [N, B], the newest words
+    scores: Tensor  # [N, B], cumulative scores
+    unused: Tensor  # bool [N, B], places where no hypothesis continues, because too many have ended
+    n_ended: Tensor  # int64 [N, 1], hypotheses that have ended so far; an item with B of them is finished
 
     @classmethod
-    def first(cls, n_items: int, beam: int, word: int, device: torch.device) -> Beams:
-        """Return the hypotheses before the first step, which have one word."""
+    def first(cls, words: Tensor, beam: int) -> Beams:
+        """Return the hypotheses before the first step, which have one word; ``words``: int64 [N], that of each item."""
+        n_items, device = words.numel(), words.device
         shape = (n_items, beam)
         scores, unused = torch.zeros(shape, device=device), torch.zeros(shape, dtype=torch.bool, device=device)
         n_ended = torch.zeros(n_items, 1, dtype=torch.int64, device=device)
-        return cls(torch.full(shape, word, device=device), scores, unused, n_ended)
+        return cls(words[:, None].repeat(1, beam), scores, unused, n_ended)
 
     def take(self, items: Tensor) -> Beams:
         """Select the hypotheses of some items."""
@@ -191,7 +185,7 @@ class BeamGenerator(SequenceGenerator):
             prefix = None if prefix_tokens is None else limits.cut(prefix_tokens, self.pad)
             return self._run(sample, prefix, constraints, bos_token, [limits])
         joint = JointList.of(self.shortlist, sample["net_input"]["src_tokens"], prefix_tokens, beam=self.beam_size)
-        with self._listed(joint):
+        with self.listed(joint):
             prefix = None if prefix_tokens is None else joint.numbers(prefix_tokens)
             return joint.widened(self._run(sample, prefix, constraints, bos_token))
 
@@ -204,7 +198,7 @@ class BeamGenerator(SequenceGenerator):
         processors: Sequence[StepProcessor] = (),
     ) -> list[list[Hypothesis]]:
         """Search in the loop below, or, where it does not apply, in fairseq's, which excludes words itself."""
-        if constraints is not None or not self._is_plain(processors) or _ends(prefix, self.eos):
+        if constraints is not None or not self.is_plain(processors) or _ends(prefix, self.eos):
             source = sample["net_input"]["src_tokens"]
             processors = [*processors, FreeTag()] if self.tag is not None else processors
             self.search.begin(processors, source.size(0), self.beam_size, source.device)
@@ -212,7 +206,7 @@ class BeamGenerator(SequenceGenerator):
         return self._beam_search(sample, self.eos if bos_token is None else bos_token, prefix, processors)
 
     @contextmanager
-    def _listed(self, joint: JointList) -> Iterator[None]:
+    def listed(self, joint: JointList) -> Iterator[None]:
         """Search among the words of a list, with its numbering."""
         model, suppressed = self.model, self.token_indices_to_suppress
         self.model, self.vocab_size = ListedEnsemble(list(model.models), joint), joint.words.numel()
@@ -235,7 +229,8 @@ class BeamGenerator(SequenceGenerator):
         if self.min_len > longest:
             raise InputError(f"--min-len {self.min_len}: more than the {longest} tokens that a translation may have")
 
-    def _is_plain(self, processors: Sequence[StepProcessor] = ()) -> bool:
+    def is_plain(self, processors: Sequence[StepProcessor] = ()) -> bool:
+        """Return whether the options allow :meth:`continued`: plain beam search with models of this package."""
         if type(self.search.inner) is not FastBeamSearch or self.match_source_len:
             return False
         if self.lm_model is not None or self.repeat_ngram_blocker is not None:
@@ -260,23 +255,43 @@ class BeamGenerator(SequenceGenerator):
         self, sample: Sample, start: int, prefix: Tensor | None, processors: Sequence[StepProcessor]
     ) -> list[list[Hypothesis]]:
         source = sample["net_input"]["src_tokens"]
-        n, beam, device = source.size(0), self.beam_size, source.device
         longest = min(int(self.max_len_a * source.size(1) + self.max_len_b), self.max_len - 1)
+        encoded = self.model.forward_encoder(sample["net_input"])
+        return self.continued(encoded, source.new_full(source.shape[:1], start), longest, prefix, processors)
+
+    def continued(
+        self,
+        encoded: Any,
+        start: Tensor,
+        longest: int,
+        prefix: Tensor | None = None,
+        processors: Sequence[StepProcessor] = (),
+        before: Sequence[StepProcessor] = (),
+    ) -> list[list[Hypothesis]]:
+        """Search for translations of encoded items.
+
+        Args:
+            encoded: output of the ensemble's encoders.
+            start: int64 [N], the word before the first one of each item.
+            longest: step at which every translation ends.
+            processors, before: rules that apply after those of every search, and before them.
+        """
+        n, beam, device = start.numel(), self.beam_size, start.device
         self._check_shortest(longest)
         look_every = self.look_every or (1 if device.type == "cpu" else LOOK_EVERY)
         backend = self.search.inner.backend if isinstance(self.search.inner, FastBeamSearch) else "auto"
         places = torch.arange(n * beam, device=device)
-        encoded = self.model.reorder_encoder_out(self.model.forward_encoder(sample["net_input"]), places // beam)
+        encoded = self.model.reorder_encoder_out(encoded, places // beam)
         states: list[dict[str, Any]] = [{} for _ in range(self.model.models_size)]
-        self.search.begin([*self._exclusions(longest, prefix, device), *processors], n, beam, device)
+        self.search.begin([*before, *self._exclusions(longest, prefix, device), *processors], n, beam, device)
         self.search.init_constraints(None, beam)
-        beams, histories = Beams.first(n, beam, start, device), Histories(n)
+        beams, histories = Beams.first(start, beam), Histories(n)
         recent = beams.words.view(-1, 1) if any(p.reads_tokens for p in processors) else None
         sums = beams.scores.new_empty(n, beam, 0)  # of all steps, if a processor reads them
         given = beginning(prefix, self.pad, longest)
-        read = (
-            None if given is None else read_beginning(self.model, states, encoded, start, given, beam, self.temperature)
-        )
+        read = None
+        if given is not None:
+            read = read_beginning(self.model, states, encoded, start, given, beam, self.temperature)
         if given is not None and read is not None:
             read = read - self.unk_penalty * (given == self.unk)
             beams, sums = self._begin(given, read, beams, histories)

@@ -35,7 +35,7 @@ def read_beginning(
     ensemble: Any,
     states: list[dict[str, Any]],
     encoded: Any,
-    start: int,
+    start: Tensor,
     words: Tensor,
     beam: int,
     temperature: float = 1.0,
@@ -44,6 +44,7 @@ def read_beginning(
 
     Args:
         ensemble: fairseq's, or a :class:`ListedEnsemble`, whose numbering ``words`` and ``start`` use.
+        start: int64 [N], the word before the first one.
         states: empty decoding states, one per model, which continue after the words.
         encoded: the encoders' outputs.
         beam: hypotheses per item.
@@ -56,7 +57,7 @@ def read_beginning(
     if len(models) > 1 or not hasattr(models[0].decoder, "read_beginning"):
         return None
     decoder, outputs = models[0].decoder, encoded if listed is None else encoded.outputs
-    tokens = torch.cat([words.new_full((words.size(0), 1), start), words[:, :-1]], 1)
+    tokens = torch.cat([start[:, None], words[:, :-1]], 1)
     features = decoder.read_beginning(tokens if listed is None else listed.words[tokens], outputs[0], states[0], beam)
     if features is None:
         return None

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.base.records import Hypothesis, Sample
 from fairseq_lasformer.data.examples import line_spans
-from fairseq_lasformer.records import Hypothesis, Sample
 from fairseq_lasformer.search.alignment import SentenceLimits
 from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.repair import split
@@ -23,17 +23,11 @@ TOKENS = 4096
 
 
 class FlawedLine(NamedTuple):
-    """A line that is searched again.
+    """A line that is searched again."""
 
-    Attributes:
-        item: its document in the batch.
-        start: first line of its excerpt, which ends with the line itself.
-        line: its number in the document.
-    """
-
-    item: int
-    start: int
-    line: int
+    item: int  # its document in the batch
+    start: int  # first line of its excerpt, which ends with the line itself
+    line: int  # its number in the document
 
 
 def excerpt(source: Sequence[int], place: FlawedLine, separator: int, tag: int | None) -> list[int]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Hypothesis, Sample
 from fairseq_lasformer.data.examples import line_spans
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.records import Hypothesis, Sample
 from fairseq_lasformer.search.alignment import LineAlignment, SentenceLimits
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.beam_search import FastBeamSearch
@@ -33,22 +33,15 @@ logger = logging.getLogger(__name__)
 
 
 class Alignment(NamedTuple):
-    """Settings of the alignment of sentences.
+    """Settings of the alignment of sentences."""
 
-    Attributes:
-        separators: index of the separator in the source and in the target dictionary.
-        a, b: a sentence of n tokens is translated by at most ``a * n + b`` tokens.
-        repairs: maximum number of times that a line is searched again.
-        look_ahead: whether lines before a given one are also chosen by how likely they make it.
-        source_tag: token that every source begins with; None for none.
-    """
-
-    separators: tuple[int, int]
+    separators: tuple[int, int]  # index of the separator in the source and in the target dictionary
+    # a, b: a sentence of n tokens is translated by at most `a * n + b` tokens
     a: float
     b: float
-    repairs: int
-    look_ahead: bool = True
-    source_tag: int | None = None
+    repairs: int  # maximum number of times that a line is searched again
+    look_ahead: bool = True  # whether lines before a given one are also chosen by how likely they make it
+    source_tag: int | None = None  # token that every source begins with; None for none
 
 
 class AlignedGenerator(BeamGenerator):
@@ -133,7 +126,7 @@ class AlignedGenerator(BeamGenerator):
         numbered = None if prefix is None else joint.numbers(prefix)
         watched = {item: joint.watched(its) for item, its in (observe or {}).items()}
         separator = joint.number(self.alignment.separators[1])
-        with self._listed(joint):
+        with self.listed(joint):
             required, fixed = list(map(joint.terms, terms)), list(map(joint.numbered, given))
             return joint.widened(self._among(sample, separator, numbered, required, fixed, watched, *rest))
 

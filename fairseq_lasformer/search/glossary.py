@@ -16,7 +16,7 @@ from fairseq.search import LexicallyConstrainedBeamSearch
 from fairseq.token_generation_constraints import UnorderedConstraintState, pack_constraints
 from torch import Tensor
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
 from fairseq_lasformer.text.terms import parse_terms, read_terms, term_pattern
 
@@ -80,20 +80,13 @@ def met(line: Sequence[int], terms: Sequence[Sequence[int]]) -> bool:
 
 
 class _Progress(NamedTuple):
-    """Progress of a hypothesis in meeting the terms of its document; takes the place of fairseq's constraint state.
+    """Progress of a hypothesis in meeting the terms of its document; takes the place of fairseq's constraint state."""
 
-    Attributes:
-        lines: fairseq's state at the beginning of each line; None for a line without terms.
-        before: number of required tokens before each line, and in total.
-        state: fairseq's state in the current line.
-        separator: token that ends a line.
-    """
-
-    lines: tuple[Any, ...]
-    before: tuple[int, ...]
+    lines: tuple[Any, ...]  # fairseq's state at the beginning of each line; None for a line without terms
+    before: tuple[int, ...]  # number of required tokens before each line, and in total
     line: int
-    state: Any
-    separator: int
+    state: Any  # fairseq's state in the current line
+    separator: int  # token that ends a line
 
     @classmethod
     def start(cls, terms: Sequence[Sequence[Sequence[int]]], separator: int) -> _Progress:

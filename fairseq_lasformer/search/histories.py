@@ -12,25 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.records import Hypothesis
+from fairseq_lasformer.base.records import Hypothesis
 
 
 class Step(NamedTuple):
-    """One step of a search.
+    """One step of a search."""
 
-    Attributes:
-        words: int64 [N, B], newest words of the hypotheses that go on.
-        parents: int64 [N, B], the hypotheses of the previous step that they continue.
-        ended: int64 [N, B], hypotheses of the previous step that have ended; -1: none.
-        scores: [N, B], cumulative scores of those that go on.
-        final: [N, B], cumulative scores of those that have ended.
-    """
-
-    words: Tensor
-    parents: Tensor
-    ended: Tensor
-    scores: Tensor
-    final: Tensor
+    words: Tensor  # int64 [N, B], newest words of the hypotheses that go on
+    parents: Tensor  # int64 [N, B], the hypotheses of the previous step that they continue
+    ended: Tensor  # int64 [N, B], hypotheses of the previous step that have ended; -1: none
+    scores: Tensor  # [N, B], cumulative scores of those that go on
+    final: Tensor  # [N, B], cumulative scores of those that have ended
 
 
 class _OnHost(NamedTuple):

@@ -22,20 +22,13 @@ if TYPE_CHECKING:
 
 
 class Scores(NamedTuple):
-    """Input of a processor before a step.
+    """Input of a processor before a step."""
 
-    Attributes:
-        step: number of words so far.
-        items: int64 [N], numbers of the items in the batch.
-        lprobs: [N, B, V], scores of the next words; changed in place.
-        past: [N, B, steps so far], cumulative scores; None in the first step.
-        tokens: int64 [N * B, steps so far + 1], the words so far after a start symbol; None if no processor reads them.
-    """
-
-    step: int
-    items: Tensor
-    lprobs: Tensor
-    past: Tensor | None
+    step: int  # number of words so far
+    items: Tensor  # int64 [N], numbers of the items in the batch
+    lprobs: Tensor  # [N, B, V], scores of the next words; changed in place
+    past: Tensor | None  # [N, B, steps so far], cumulative scores; None in the first step
+    # int64 [N * B, steps so far + 1], the words so far after a start symbol; None if no processor reads them
     tokens: Tensor | None
 
 

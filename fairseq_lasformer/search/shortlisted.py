@@ -16,22 +16,17 @@ import torch
 from fairseq.sequence_generator import EnsembleModel
 from torch import Tensor
 
+from fairseq_lasformer.base.records import Hypothesis
 from fairseq_lasformer.data.shortlist import Shortlist
-from fairseq_lasformer.records import Hypothesis
 from fairseq_lasformer.search.glossary import Terms
 from fairseq_lasformer.search.watch import Observe
 
 
 class JointList(NamedTuple):
-    """The words of a batch, renumbered for the search.
+    """The words of a batch, renumbered for the search."""
 
-    Attributes:
-        words: int64 [U], ascending.
-        penalty: float32 [N, U], added to log odds: 0 for words on a document's list, otherwise -inf.
-    """
-
-    words: Tensor
-    penalty: Tensor
+    words: Tensor  # int64 [U], ascending
+    penalty: Tensor  # float32 [N, U], added to log odds: 0 for words on a document's list, otherwise -inf
 
     @classmethod
     def of(

@@ -5,17 +5,11 @@ docs.libretranslate.com describes ``/translate``, ``/translate_file``, ``/langua
 
 import asyncio
 import json
-import time
-import uuid
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing, asynccontextmanager
-from pathlib import PurePosixPath
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from starlette.applications import Starlette
-from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -23,17 +17,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from fairseq_lasformer import formats
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.documents.source import Line
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.translated import TranslatedFile
-from fairseq_lasformer.records import Json
-from fairseq_lasformer.server.engine import QueueFull
-from fairseq_lasformer.server.fields import FILE, TRANSLATE, values
+from fairseq_lasformer.server.fields import TRANSLATE, values
+from fairseq_lasformer.server.file_pages import FilePages
 from fairseq_lasformer.server.hosts import Guard
-from fairseq_lasformer.server.models import PreparedText, ServedModel
-from fairseq_lasformer.server.pages import Limits
-from fairseq_lasformer.server.word_pages import WordPages
+from fairseq_lasformer.server.models import EXPLAINED, PreparedText, ServedModel
+from fairseq_lasformer.server.places import Turn
 
 TOGETHER = 64
 """Texts of one request that are in the queue at the same time."""
@@ -44,18 +36,15 @@ MOST_TEXTS = 1000
 T = TypeVar("T")
 
 
-class Server(WordPages):
-    """The server's state: models, limits, keys, files to download.
+class Server(FilePages):
+    """The server's state: models, limits, keys, jobs.
 
     Args:
         models: the models; of those with the same languages, the first one is the default.
         limits: see :class:`Limits`.
         keys: API keys; None requires none.
+        jobs: folder of files to translate and translated files; default: a temporary one.
     """
-
-    def __init__(self, models: Sequence[ServedModel], limits: Limits, keys: Sequence[str] | None = None) -> None:
-        super().__init__(models, limits, keys)
-        self.files: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
 
     def app(self, hosts: Sequence[str] = ("*",), addresses: bool = False, origins: Sequence[str] = ()) -> Starlette:
         """Return the application.
@@ -69,7 +58,9 @@ class Server(WordPages):
 
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
+            self.go_on()
             yield
+            self.jobs.close()
             for model in self.models:
                 model.engine.close()
 
@@ -77,6 +68,8 @@ class Server(WordPages):
             Route("/", self.page),
             Route("/translate", self.translate, methods=["POST"]),
             Route("/translate_file", self.translate_file, methods=["POST"]),
+            Route("/jobs", self.begin_job, methods=["POST"]),
+            Route("/jobs/{job}", self.job, methods=["GET", "DELETE"]),
             Route("/download_file/{token}/{name}", self.download),
             Route("/attention", self.attention, methods=["POST"]),
             Route("/because", self.because, methods=["POST"]),
@@ -90,37 +83,9 @@ class Server(WordPages):
         handlers: Any = {HTTPException: self.refused, InputError: self.wrong, Exception: self.broken}
         guards = [Middleware(Guard, hosts=hosts, addresses=addresses, origins=origins)]
         if origins:
-            allowed = {"allow_methods": ["GET", "POST"], "allow_headers": ["Authorization", "Content-Type"]}
+            allowed = {"allow_methods": ["GET", "POST", "DELETE"], "allow_headers": ["Authorization", "Content-Type"]}
             guards.append(Middleware(CORSMiddleware, allow_origins=list(origins), **allowed))  # type: ignore[arg-type]
         return Starlette(routes=routes, exception_handlers=handlers, middleware=guards, lifespan=lifespan)
-
-    async def _lines(
-        self,
-        request: Request,
-        model: ServedModel,
-        prepared: PreparedText,
-        tell: Callable[[int], object] = lambda n: None,
-    ) -> list[Line]:
-        """Return the lines of a translation; end it when the client leaves. ``tell`` is called with their number."""
-        lines: dict[int, Line] = {}
-        begun = time.monotonic()
-        try:
-            async with aclosing(model.events(prepared, self.limits.seconds)) as events:
-                async for event in events:
-                    if event.kind == "failed":
-                        raise HTTPException(500, event.error)
-                    if event.line is not None:
-                        lines[event.number] = event.line
-                        tell(len(lines))
-                    if await request.is_disconnected():
-                        raise HTTPException(499, "the client has left")
-        except QueueFull as e:
-            raise HTTPException(503, "too many documents are waiting; try again", {"Retry-After": "10"}) from e
-        except TimeoutError as e:
-            raise self._not_done() from e
-        self.metrics.seconds.observe(time.monotonic() - begun)
-        self.metrics.sentences.labels(model.name).inc(len(lines))
-        return [lines[i] for i in range(len(lines))]
 
     async def translate(self, request: Request) -> Response:
         fields = await self._fields(request, 4 * self.limits.characters + 10_000)
@@ -143,30 +108,34 @@ class Server(WordPages):
         if asked["stream"]:
             if len(given) > 1:
                 raise HTTPException(400, "stream: one text at a time")
-            with self._turn(request):  # unreadable text is refused before the answer begins
-                prepared = await self._work(request, model.prepare, encoded[0], *ask)
+            with self._turn(request) as turn:  # unreadable text is refused before the answer begins
+                prepared = await self._prepared(turn, model, encoded[0], *ask)
+            if asked["because"]:
+                _check_explained(prepared)
             return self._streamed(request, model, prepared, asked["because"])
         places = asyncio.Semaphore(TOGETHER)
 
-        async def one(data: bytes) -> Json:
+        async def one(turn: Turn, data: bytes) -> Json:
             async with places:
-                prepared = await self._work(request, model.prepare, data, *ask)
-                lines = await self._lines(request, model, prepared)
-                made = await self._work(request, model.finished, prepared, lines)
+                prepared = await self._prepared(turn, model, data, *ask)
+                if asked["because"]:
+                    _check_explained(prepared)
+                lines = await self._lines(turn, model, prepared)
+                made = await self._finished(turn, model, prepared, lines)
                 answer: Json = {"translatedText": made.data.decode()}
                 if most:
-                    others = await self._work(request, model.alternatives, prepared, lines, most)
+                    others = await turn.work(self._places(prepared.size), 0, model.alternatives, prepared, lines, most)
                     answer["alternatives"] = [" ".join(options) for options in zip(*others)]
                 if asked["because"]:
-                    answer["because"] = await self._explained(request, model, prepared, made)
+                    answer["because"] = await self._explained(turn, model, prepared, made)
                 if asked["source"] == "auto":  # the models' only source language: nothing is detected
                     answer["detectedLanguage"] = {"language": model.languages[0], "confidence": 0.0}
                 return answer
 
-        with self._turn(request):
+        with self._turn(request) as turn:
             try:
                 async with asyncio.timeout(self.limits.seconds):
-                    found = await _together([one(data) for data in encoded])
+                    found = await _together([one(turn, data) for data in encoded])
             except TimeoutError as e:
                 raise self._not_done() from e
         self._count(request, 200)
@@ -174,11 +143,11 @@ class Server(WordPages):
         return JSONResponse({name: [one[name] for one in found] for name in found[0]} if several else found[0])
 
     async def _explained(
-        self, request: Request, model: ServedModel, prepared: PreparedText, made: TranslatedFile
+        self, turn: Turn, model: ServedModel, prepared: PreparedText, made: TranslatedFile
     ) -> list[Json]:
         """Return the explanation of a translated text."""
         translations = [sentence.line.translation for sentence in made.lines]
-        return await self._work(request, model.explained, prepared.texts, translations)
+        return await turn.work(self.explanations, 0, model.explained, turn.left, prepared.texts, translations)
 
     def _streamed(self, request: Request, model: ServedModel, prepared: PreparedText, because: bool) -> Response:
         """Send events: ``source``, each ``line``, ``revised`` lines, then ``done`` with the text, or ``error``.
@@ -190,7 +159,7 @@ class Server(WordPages):
         async def events() -> AsyncIterator[str]:
             lines: dict[int, Line] = {}
             try:
-                with self._turn(request):
+                with self._turn(request) as turn:
                     matches = {"matches": prepared.matches} if prepared.matches else {}
                     yield _event("source", {"sentences": prepared.texts, **matches})
                     async with aclosing(model.events(prepared, self.limits.seconds)) as found:
@@ -203,14 +172,12 @@ class Server(WordPages):
                                 yield _event("error", {"error": event.error})
                                 return
                     done = [lines[i] for i in range(len(lines))]
-                    file = await self._work(request, model.finished, prepared, done)
+                    file = await self._finished(turn, model, prepared, done)
                     self.metrics.sentences.labels(model.name).inc(len(lines))
                     answer: Json = {"translatedText": file.data.decode()}
                     if because:
-                        answer["because"] = await self._explained(request, model, prepared, file)
+                        answer["because"] = await self._explained(turn, model, prepared, file)
                     yield _event("done", answer)
-            except QueueFull:
-                yield _event("error", {"error": "too many documents are waiting; try again"})
             except TimeoutError:
                 yield _event("error", {"error": f"not done within {self.limits.seconds:g} seconds"})
             except HTTPException as e:
@@ -225,100 +192,11 @@ class Server(WordPages):
         self._count(request, 200)
         return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
-    async def translate_file(self, request: Request) -> Response:
-        fields = await self._fields(request, self.limits.file_bytes + 10_000)
-        asked = values(fields, FILE)
-        upload = asked["file"]
-        if not isinstance(upload, UploadFile):
-            raise HTTPException(400, "file: expected a file")
-        data, name = await upload.read(), PurePosixPath((upload.filename or "").replace("\\", "/")).name
-        if len(data) > self.limits.file_bytes:
-            raise HTTPException(413, f"too large: at most {self.limits.file_bytes} bytes")
-        form, model = formats.check_format(name), self._model(asked)
-        ask = model.prepare, data, form, asked["glossary"]
-        if asked["stream"]:
-            return self._followed(request, model, name, ask)
-        with self._turn(request):
-            prepared = await self._work(request, *ask)
-            answer = await self._kept(request, model, name, prepared)
-        self._count(request, 200)
-        return JSONResponse(answer)
 
-    async def _kept(
-        self,
-        request: Request,
-        model: ServedModel,
-        name: str,
-        prepared: PreparedText,
-        tell: Callable[[int], object] = lambda n: None,
-    ) -> Json:
-        """Translate a file and keep it; return its address, its counts and what was not understood."""
-        lines = await self._lines(request, model, prepared, tell)
-        made = await self._work(request, model.finished, prepared, lines)
-        stem, dot, end = name.rpartition(".")
-        token, named = uuid.uuid4().hex, f"{stem}.{model.languages[1]}{dot}{end}"
-        self.files[token] = named, made.data
-        while len(self.files) > 1 and self._kept_bytes() > self.limits.kept_bytes:
-            self.files.popitem(last=False)
-        path = f"/download_file/{token}/{quote(named, safe='')}"
-        unread = {"notUnderstood": [one._asdict() for one in made.counts.unread]} if made.counts.unread else {}
-        url = f"{str(request.base_url).rstrip('/')}{path}"
-        return {"translatedFileUrl": url, "summary": made.counts.summary(), **unread}
-
-    def _kept_bytes(self) -> int:
-        return sum(len(data) + len(name) + 200 for name, data in self.files.values())
-
-    def _followed(self, request: Request, model: ServedModel, name: str, ask: tuple[Any, ...]) -> Response:
-        """Send events: ``progress`` with the numbers of sentences done and in all, then ``done`` or ``error``.
-
-        Args:
-            name: name of the file.
-            ask: the function that prepares it, and its arguments.
-        """
-        with self._turn(request):
-            pass  # a refusal must come before the answer begins
-        messages: asyncio.Queue[tuple[str, Json] | None] = asyncio.Queue()
-
-        async def work() -> None:
-            try:
-                with self._turn(request):
-                    prepared = await self._work(request, *ask)
-                    total = len(prepared.texts)
-                    messages.put_nowait(("progress", {"done": 0, "total": total}))
-                    answer = await self._kept(
-                        request,
-                        model,
-                        name,
-                        prepared,
-                        lambda n: messages.put_nowait(("progress", {"done": n, "total": total})),
-                    )
-                    messages.put_nowait(("done", answer))
-            except HTTPException as e:
-                messages.put_nowait(("error", {"error": e.detail}))
-            except InputError as e:
-                messages.put_nowait(("error", {"error": str(e)}))
-            finally:
-                messages.put_nowait(None)
-
-        async def events() -> AsyncIterator[str]:
-            task = asyncio.create_task(work())
-            try:
-                while (event := await messages.get()) is not None:
-                    yield _event(*event)
-                await task
-            finally:
-                task.cancel()
-
-        return self._events(request, events())
-
-    async def download(self, request: Request) -> Response:
-        found = self.files.get(request.path_params["token"])
-        if found is None:
-            raise HTTPException(404, "no such file, or no longer kept")
-        plain = "".join(c if c.isascii() and (c.isalnum() or c in "._- ") else "_" for c in found[0])
-        disposition = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(found[0], safe='')}"
-        headers = {"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
-        return Response(found[1], media_type="application/octet-stream", headers=headers)
+def _check_explained(prepared: PreparedText) -> None:
+    """Refuse a text that is too long to be explained, before it is translated."""
+    if len(prepared.texts) > EXPLAINED:
+        raise HTTPException(413, f"because: {len(prepared.texts)} lines; at most {EXPLAINED} are explained together")
 
 
 async def _together(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 
 HEADER_SECONDS = 15.0
 """Time limit for the head of a request, and for the first request of a connection to begin."""

@@ -1,8 +1,8 @@
 """Translation of many clients' documents in common batches, part by part; lines are passed on once they are settled.
 
 A model has lanes: threads with a translator each, the first of which takes only short parts. Between two batches a lane
-admits new documents and drops cancelled ones. So a document waits only for parts in progress, never for whole
-documents, and a short one never waits for long ones.
+admits new documents and drops cancelled ones, and those that it has worked on go to the end of the queue. So a document
+waits only for parts, never for whole documents, and a short one never waits for long ones.
 """
 
 import logging
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from starlette.exceptions import HTTPException
 
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.documents.streaming import Stopped, line_watch
@@ -24,6 +25,9 @@ logger = logging.getLogger(__name__)
 SHORT = 512
 """Tokens of the longest part that the first lane takes, if there are other lanes."""
 
+MOST = 256
+"""Documents in the queue."""
+
 ALIKE = 4
 """Parts are translated together if none has this many times the tokens of another."""
 
@@ -32,20 +36,18 @@ SENTENCES = 32
 """Sentences of a document that a model of single sentences translates together."""
 
 
-class QueueFull(Exception):
-    """The queue is full."""
+class QueueFull(HTTPException):
+    """The queue is full (503)."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "too many documents are waiting; try again", {"Retry-After": "10"})
 
 
 class Event(NamedTuple):
-    """An event of a document.
+    """An event of a document."""
 
-    Attributes:
-        kind: ``line`` (a line is settled), ``revised`` (it has changed since), ``done`` or ``failed``.
-        number: of the line, from 0.
-    """
-
-    kind: str
-    number: int = -1
+    kind: str  # `line` (a line is settled), `revised` (it has changed since), `done` or `failed`
+    number: int = -1  # of the line, from 0
     line: Line | None = None
     error: str = ""
 
@@ -55,12 +57,19 @@ class QueuedDocument:
 
     Args:
         tell: called with each event, from the engine's thread.
+        known: lines of parts that were translated before.
+        keep: called with the lines of each part.
     """
 
-    def __init__(self, source: Source, tell: Callable[[Event], object]) -> None:
-        self.source, self.tell = source, tell
-        self.lines: list[Line] = []
-        self.shown = 0
+    def __init__(
+        self,
+        source: Source,
+        tell: Callable[[Event], object],
+        known: Sequence[Line] = (),
+        keep: Callable[[list[Line]], object] = lambda lines: None,
+    ) -> None:
+        self.source, self.tell, self.keep = source, tell, keep
+        self.lines, self.shown = list(known), len(known)
         self.cancelled = threading.Event()
         self.taken = False  # by a lane
 
@@ -91,7 +100,6 @@ class Engine:
     Args:
         translators: one per lane, with aligned lines or of a model of single sentences.
         max_tokens: tokens, with padding, that are translated together.
-        max_jobs: maximum number of documents in the queue.
     """
 
     def __init__(
@@ -99,10 +107,9 @@ class Engine:
         translators: Sequence[Translator],
         device: Any,
         max_tokens: int = 4096,
-        max_jobs: int = 256,
     ) -> None:
         self.device = device
-        self.max_tokens, self.max_jobs = max_tokens, max_jobs
+        self.max_tokens = max_tokens
         self.jobs: deque[QueuedDocument] = deque()
         self.changed = threading.Condition()
         self.closed = False
@@ -118,11 +125,11 @@ class Engine:
         """Return whether all lanes work."""
         return all(thread.is_alive() for thread in self.threads)
 
-    def submit(self, source: Source, tell: Callable[[Event], object]) -> QueuedDocument:
+    def submit(self, source: Source, tell: Callable[[Event], object], *journal: Any) -> QueuedDocument:
         """Queue a document; see :class:`QueuedDocument`."""
-        job = QueuedDocument(source, tell)
+        job = QueuedDocument(source, tell, *journal)
         with self.changed:
-            if self.closed or len(self.jobs) >= self.max_jobs:
+            if self.closed or len(self.jobs) >= MOST:
                 raise QueueFull
             self.jobs.append(job)
             self.changed.notify_all()
@@ -159,10 +166,13 @@ class Engine:
                 with self.changed:
                     for job in batch:
                         job.taken = False
+                        if job in self.jobs:  # each in turn has a part translated: a line does not wait for pages
+                            self.jobs.remove(job)
+                            self.jobs.append(job)
                     self.changed.notify_all()
 
     def _batch(self, translator: Translator, longest: int) -> list[QueuedDocument]:
-        """Choose the oldest document that a lane takes and, in order of age, all of similar length that fit with it."""
+        """Choose the first document that a lane takes and, in order, all of similar length that fit with it."""
         self.jobs = deque(job for job in self.jobs if job.taken or not job.cancelled.is_set())
         chosen: list[tuple[int, QueuedDocument]] = []
         for job in self.jobs:
@@ -191,6 +201,8 @@ class Engine:
             for (job, _), lines in zip(tasks, found):
                 first = len(job.lines)
                 job.lines += lines
+                if not job.cancelled.is_set():
+                    job.keep(lines)
                 for number, line in enumerate(lines, first):
                     job.emit(number, line)
         self._finish(translator, [job for job in batch if not job.parts(1) and not job.cancelled.is_set()])

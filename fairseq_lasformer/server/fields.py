@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from fairseq_lasformer.records import Json
+from fairseq_lasformer.base.records import Json
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 MOST_FIELDS = 40
@@ -162,17 +162,11 @@ TEXTS: Json = {"type": "array", "items": TEXT}
 
 
 class Field(NamedTuple):
-    """A field of a request.
+    """A field of a request."""
 
-    Attributes:
-        schema: its description in OpenAPI's terms.
-        read: returns its value, of None if it is missing; raises HTTPException.
-        required: whether it may not be missing.
-    """
-
-    schema: Json
-    read: Callable[[Any], Any]
-    required: bool = False
+    schema: Json  # its description in OpenAPI's terms
+    read: Callable[[Any], Any]  # returns its value, of None if it is missing; raises HTTPException
+    required: bool = False  # whether it may not be missing
 
 
 _LANGUAGES = {
@@ -181,20 +175,17 @@ _LANGUAGES = {
     "model": Field(TEXT | {"description": "name, if several have the same languages"}, _word),
     "glossary": Field(TEXT | {"description": "lines of source term, tab, target term"}, _word),
 }
-_STREAM = {"stream": Field(YES | {"description": "server-sent events: source, line, revised, done, error"}, yes)}
-
 TRANSLATE = {
     "q": Field({"oneOf": [TEXT, TEXTS]}, _text_or_texts, True),
     "format": Field({"enum": [*READ]}, _form),
     "alternatives": Field(NUMBER, number),
     "given": Field({"type": "object", "additionalProperties": TEXT}, given_lines),
     "because": Field(YES | {"description": "also explain words by the lines that decided them"}, yes),
-    **_STREAM,
+    "stream": Field(YES | {"description": "server-sent events: source, line, revised, done, error"}, yes),
     **_LANGUAGES,
 }
 FILE = {
     "file": Field({"type": "string", "format": "binary"}, lambda given: given, True),
-    **_STREAM,
     **_LANGUAGES,
 }
 _SIDES = {

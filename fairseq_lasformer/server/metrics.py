@@ -11,6 +11,7 @@ PATHS = (
     "/",
     "/translate",
     "/translate_file",
+    "/jobs",
     "/download_file",
     "/attention",
     "/because",

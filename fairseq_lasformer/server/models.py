@@ -2,36 +2,38 @@
 
 import asyncio
 import re
-import time
+import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fairseq_lasformer import formats
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.documents.because import explain
 from fairseq_lasformer.documents.given_lines import Given, check_given, with_given
 from fairseq_lasformer.documents.hub import TranslatedLine
 from fairseq_lasformer.documents.source import Line, Source
+from fairseq_lasformer.documents.streaming import Stopped
 from fairseq_lasformer.documents.word_attention import document_attention
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_translator import FileTranslator
+from fairseq_lasformer.file_translation.journal import Journal
 from fairseq_lasformer.file_translation.reading import FileDocument
 from fairseq_lasformer.file_translation.translated import TranslatedFile
-from fairseq_lasformer.records import Json
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.server.engine import Engine, Event
 from fairseq_lasformer.translation_memory.remembering import Memory
 
+EXPLAINED = 300
+"""Lines of a document whose words are explained: half a minute of two cores."""
+
 
 class PreparedText(NamedTuple):
-    """A file that can be queued.
+    """A file that can be queued."""
 
-    Attributes:
-        document: the file as a document.
-        source: its tokens.
-    """
-
-    document: FileDocument
-    source: Source
+    document: FileDocument  # the file as a document
+    source: Source  # its tokens
+    size: int  # its bytes, unpacked
 
     @property
     def texts(self) -> list[str]:
@@ -51,9 +53,9 @@ class ServedModel:
     Args:
         model: the model, on its device.
         max_tokens: tokens translated together.
-        max_jobs: maximum number of documents in the queue.
         lanes: threads that translate; see :mod:`engine`.
         memory: see :class:`Memory`.
+        key: identifies what translations depend on; lines that were kept with another are not used.
     """
 
     def __init__(
@@ -62,17 +64,17 @@ class ServedModel:
         model: Any,
         beam: int = 5,
         max_tokens: int = 4096,
-        max_jobs: int = 256,
         lanes: int = 1,
         memory: Memory | None = None,
+        key: str = "",
     ) -> None:
-        self.name, self.model = name, model
+        self.name, self.model, self.key = name, model, key
         self.files = FileTranslator(model, beam, memory=memory)
         if not self.files.whole_documents:
             raise InputError(f"{name}: only models of sentences, and those whose data has a separator, are served")
         translators = [model.translator(beam) for _ in range(lanes)]
         self.reads_documents = translators[0].reads_documents
-        self.engine = Engine(translators, model.device, max_tokens, max_jobs)
+        self.engine = Engine(translators, model.device, max_tokens)
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -105,7 +107,7 @@ class ServedModel:
             terms = Glossary.parse(glossary, "the glossary")
             required = self.files.translator.required_terms(terms, self.files.memory, self.model.codec)
             request = request._replace(required=required)
-        return PreparedText(document, self.model.source(request, self.files.translator))
+        return PreparedText(document, self.model.source(request, self.files.translator), formats.size(data, form))
 
     def finished(self, prepared: PreparedText, lines: list[Line]) -> TranslatedFile:
         """Return the translated file."""
@@ -138,9 +140,19 @@ class ServedModel:
             raise InputError(f"line {line + 1} is longer than the model's limit of {codec.limit} tokens")
         return first
 
-    async def events(self, prepared: PreparedText, seconds: float) -> AsyncGenerator[Event]:
-        """Yield the events of a document until it is done. It is cancelled when nobody iterates any more."""
-        loop, found = asyncio.get_running_loop(), asyncio.Queue[Event]()
+    async def events(
+        self, prepared: PreparedText, seconds: float | None, place: Path | None = None
+    ) -> AsyncGenerator[Event]:
+        """Yield the events of a document until it is done. It is cancelled when nobody iterates any more.
+
+        Args:
+            seconds: time limit.
+            place: file that keeps its lines, for another server to go on from.
+        """
+        loop, found, journal = asyncio.get_running_loop(), asyncio.Queue[Event](), Journal(place)
+        known = journal.lines(len(prepared.texts), self.files.n_words)
+        for number, line in enumerate(known):
+            yield Event("line", number, line)
         if not prepared.texts:
             yield Event("done")
             return
@@ -148,31 +160,43 @@ class ServedModel:
         def tell(event: Event) -> None:
             loop.call_soon_threadsafe(found.put_nowait, event)
 
-        job = self.engine.submit(prepared.source, tell)
-        end = time.monotonic() + seconds
+        job = self.engine.submit(prepared.source, tell, known, journal.add)
+        end = None if seconds is None else loop.time() + seconds
         try:
             while True:
-                event = await asyncio.wait_for(found.get(), max(0.0, end - time.monotonic()))
+                async with asyncio.timeout_at(end):
+                    event = await found.get()
                 yield event
                 if event.kind in ("done", "failed"):
                     return
         finally:
             self.engine.cancel(job)
 
-    def explained(self, source: list[str], target: list[str], number: int | None = None) -> list[Json]:
+    def explained(
+        self, left: threading.Event, source: list[str], target: list[str], number: int | None = None
+    ) -> list[Json]:
         """Return the words of a translation that depend on other lines, or that are ambiguous.
 
         Args:
+            left: set when nobody waits any more; the work then ends.
             source, target: the lines of a document and its translation.
-            number: number of the line to explain, from 1; None for all, less thoroughly.
+            number: number of the line to explain, from 1; None for all, at most :data:`EXPLAINED`, less thoroughly.
         """
+        if number is None and len(source) > EXPLAINED:
+            raise InputError(f"because: {len(source)} lines; at most {EXPLAINED} are explained together")
         if len(source) != len(target):
             raise InputError(f"target_lines: {len(target)} lines for {len(source)}")
         if number is not None and not 1 <= number <= len(source):
             raise InputError(f"number: there is no line {number}")
+
+        def look(n: int) -> None:
+            if left.is_set():
+                raise Stopped
+
         lines = [(i, *sides) for i, sides in enumerate(zip(source, target), 1)]
-        found: list[Json] = explain(self.model, lines, None if number is None else [number]).as_dict()["words"]
-        return found
+        explanation = explain(self.model, lines, None if number is None else [number], done=look)
+        words: list[Json] = explanation.as_dict()["words"]
+        return words
 
     def attended(
         self, source: list[str], target: list[str], line: int, word: int, most: int = 12

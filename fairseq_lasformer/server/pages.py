@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.records import Json
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.server.metrics import Metrics
 from fairseq_lasformer.server.models import ServedModel
 from fairseq_lasformer.server.spec import openapi
@@ -23,23 +23,16 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on a client's requests.
-
-    Attributes:
-        seconds: time limit of a translation.
-        body_seconds: time limit for receiving a request.
-        per_client: simultaneous translations per address.
-        kept_bytes: bytes of translated files kept for download; the oldest go first.
-        alternatives: maximum per sentence.
-    """
+    """Limits on a client's requests."""
 
     characters: int = 500_000
     file_bytes: int = 20 << 20
-    seconds: float = 600.0
-    body_seconds: float = 60.0
-    per_client: int = 16
+    seconds: float = 600.0  # time limit of a translation
+    body_seconds: float = 60.0  # time limit for receiving a request
+    per_client: int = 16  # simultaneous translations per address
+    # bytes of waiting files, and of translated files kept for download, of which the oldest go first
     kept_bytes: int = 256 << 20
-    alternatives: int = 4
+    alternatives: int = 4  # maximum per sentence
 
 
 class Pages:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq_lasformer.records import Json
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.server.fields import ATTENTION, BECAUSE, FILE, TEXT, TEXTS, TRANSLATE, Field
 
 _KEY = {"api_key": TEXT | {"description": "if the server needs one; or as Authorization: Bearer KEY"}}
@@ -14,7 +14,7 @@ def _answer(properties: Json) -> Json:
     return {"description": "the answer", "content": {"application/json": {"schema": schema}}}
 
 
-def _post(summary: str, kinds: tuple[str, ...], fields: Mapping[str, Field], answer: Any) -> Any:
+def _post(summary: str, kinds: tuple[str, ...], fields: Mapping[str, Field], answer: Any, code: str = "200") -> Any:
     properties = {name: field.schema for name, field in fields.items()}
     needed = [name for name, field in fields.items() if field.required]
     schema = {"type": "object", "properties": properties | _KEY, "required": needed}
@@ -25,9 +25,10 @@ def _post(summary: str, kinds: tuple[str, ...], fields: Mapping[str, Field], ans
         "413": "too large",
         "429": "too many simultaneous translations",
         "503": "busy, or not done in time",
+        "507": "no room on the server",
     }
     error = {"application/json": {"schema": {"type": "object", "properties": {"error": TEXT}}}}
-    responses = {"200": answer} | {code: {"description": text, "content": error} for code, text in codes.items()}
+    responses = {code: answer} | {code: {"description": text, "content": error} for code, text in codes.items()}
     body = {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}
     return {"post": {"summary": summary, "requestBody": body, "responses": responses}}
 
@@ -49,9 +50,16 @@ def openapi(version: str) -> Json:
     part = {"line": {"type": "integer"}, "what": TEXT, "place": TEXT}
     unread = {"type": "array", "items": {"type": "object", "properties": part}}
     done = {"translatedFileUrl": TEXT, "summary": TEXT, "notUnderstood": unread}
+    states = {"enum": ["waiting", "translating", "done", "failed"]}
+    state = {"state": states, "done": {"type": "integer"}, "total": {"type": "integer"}, **done, "error": TEXT}
+    gone = {"delete": {"summary": "End a job, and remove its files", "responses": {"204": {"description": "gone"}}}}
     paths = {
         "/translate": _post("Translate a text, or a list of texts", (json, form), TRANSLATE, _answer(translated)),
         "/translate_file": _post("Translate a file", ("multipart/form-data",), FILE, _answer(done)),
+        "/jobs": _post(
+            "Begin a job: a file that nobody waits for", ("multipart/form-data",), FILE, _answer({"job": TEXT}), "202"
+        ),
+        "/jobs/{job}": _get("The state of a job, in sentences, and its end", _answer(state)) | gone,
         "/attention": _post(
             "The words that a translated word attends to",
             (json,),

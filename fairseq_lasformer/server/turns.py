@@ -1,30 +1,30 @@
-"""Work on behalf of clients: reading their requests, in turn and within limits, in threads that end with them."""
+"""Work on behalf of clients: which model, in which threads, and how many at a time."""
 
-import asyncio
-import functools
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Any
 
-import anyio
-import anyio.to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.records import Json
+from fairseq_lasformer.base.records import Json
+from fairseq_lasformer.documents.source import Line
+from fairseq_lasformer.file_translation.translated import TranslatedFile
 from fairseq_lasformer.server.fields import read_fields
-from fairseq_lasformer.server.models import ServedModel
+from fairseq_lasformer.server.models import PreparedText, ServedModel
 from fairseq_lasformer.server.pages import Limits, Pages
+from fairseq_lasformer.server.places import Places, Turn
 
 PREPARING = 2
-"""Threads that read and write files: a reader cannot be interrupted, and continues after its client has left."""
+"""Threads that read and write short files; one more takes long files, one by one."""
 
-LOOK = 0.5
-"""Seconds between checks that a client is still there."""
-
-T = TypeVar("T")
+SHORT_BYTES = 1 << 15
+"""Bytes of the longest short file, which never waits for long ones."""
 
 
 class Turns(Pages):
@@ -33,7 +33,9 @@ class Turns(Pages):
     def __init__(self, models: Sequence[ServedModel], limits: Limits, keys: Sequence[str] | None = None) -> None:
         super().__init__(models, limits, keys)
         self.busy: Counter[str] = Counter()
-        self.preparing = anyio.CapacityLimiter(PREPARING)
+        self._lock = threading.Lock()
+        self.short, self.long = Places(PREPARING), Places(1, long=True)
+        self.words, self.explanations = Places(1), Places(1, long=True)
 
     async def _fields(self, request: Request, most: int) -> Json:
         return await read_fields(request, most, self.limits.body_seconds, self.keys)
@@ -51,38 +53,79 @@ class Turns(Pages):
             raise HTTPException(400, f"no such model; there are {known}")
         return found[0]
 
-    @contextmanager
-    def _turn(self, request: Request) -> Any:
-        """Take one of the simultaneous translations that an address may have."""
+    def _taken(self, request: Request) -> Callable[[], None]:
+        """Take one of the simultaneous translations that an address may have; return what gives it back."""
         client = request.client.host if request.client else ""
-        if self.busy[client] >= self.limits.per_client:
-            raise HTTPException(429, "too many translations at the same time", {"Retry-After": "5"})
-        self.busy[client] += 1
+        with self._lock:
+            if self.busy[client] >= self.limits.per_client:
+                raise HTTPException(429, "too many translations at the same time", {"Retry-After": "5"})
+            self.busy[client] += 1
+
+        def release() -> None:
+            with self._lock:
+                self.busy[client] -= 1
+                if not self.busy[client]:
+                    del self.busy[client]
+
+        return release
+
+    @contextmanager
+    def _turn(self, request: Request) -> Iterator[Turn]:
+        """Hold one of the simultaneous translations of an address, for as long as any thread works on it."""
+        turn = Turn(request, self.limits.seconds, self._taken(request))
         try:
-            yield
+            yield turn
         finally:
-            self.busy[client] -= 1
-            if not self.busy[client]:
-                del self.busy[client]
+            turn.leave()
 
-    async def _work(self, request: Request, function: Callable[..., T], *args: Any) -> T:
-        """Run a function that reads or writes a file in a thread, and return its result."""
+    async def _prepared(self, turn: Turn, model: ServedModel, data: bytes, form: str, *rest: Any) -> PreparedText:
+        """Read a text; what it holds is bounded as long as it waits."""
+        return await turn.work(self._places(len(data), form), len(data), model.prepare, data, form, *rest)
 
-        async def run() -> T:
-            work = functools.partial(function, *args)
-            return await anyio.to_thread.run_sync(work, limiter=self.preparing, abandon_on_cancel=True)
+    async def _finished(
+        self, turn: Turn, model: ServedModel, prepared: PreparedText, lines: list[Line]
+    ) -> TranslatedFile:
+        """Write a translated text, which is in memory already and is not refused any more."""
+        return await turn.work(self._places(prepared.size), 0, model.finished, prepared, lines)
 
-        task = asyncio.ensure_future(run())
+    async def _lines(
+        self,
+        turn: Turn,
+        model: ServedModel,
+        prepared: PreparedText,
+        tell: Callable[[int], object] = lambda n: None,
+        place: Path | None = None,
+    ) -> list[Line]:
+        """Return the lines of a translation; end it when the client leaves.
+
+        Args:
+            tell: called with the number of those that are there.
+            place: see :meth:`ServedModel.events`.
+
+        Raises:
+            QueueFull: too many documents are waiting.
+        """
+        lines: dict[int, Line] = {}
+        begun = time.monotonic()
         try:
-            async with asyncio.timeout(self.limits.seconds):
-                while not (await asyncio.wait({task}, timeout=LOOK))[0]:
-                    if await request.is_disconnected():
+            async with aclosing(model.events(prepared, turn.seconds, place)) as events:
+                async for event in events:
+                    if event.kind == "failed":
+                        raise HTTPException(500, event.error)
+                    if event.line is not None:
+                        lines[event.number] = event.line
+                        tell(len(lines))
+                    if await turn.client.is_disconnected():
                         raise HTTPException(499, "the client has left")
-                return task.result()
         except TimeoutError as e:
-            raise HTTPException(503, f"not read within {self.limits.seconds:g} seconds", {"Retry-After": "60"}) from e
-        finally:
-            task.cancel()
+            raise self._not_done() from e
+        self.metrics.seconds.observe(time.monotonic() - begun)
+        self.metrics.sentences.labels(model.name).inc(len(lines))
+        return [lines[i] for i in range(len(lines))]
+
+    def _places(self, size: int, form: str = "text") -> Places:
+        """Return the threads that write a file of so many bytes, or read it in a format."""
+        return self.long if size > SHORT_BYTES or formats.is_archive(form) else self.short
 
     def _not_done(self) -> HTTPException:
         return HTTPException(503, f"not done within {self.limits.seconds:g} seconds", {"Retry-After": "60"})

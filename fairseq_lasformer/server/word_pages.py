@@ -6,7 +6,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from fairseq_lasformer.records import Json
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.server.fields import ATTENTION, BECAUSE, Field, values
 from fairseq_lasformer.server.models import ServedModel
 from fairseq_lasformer.server.turns import Turns
@@ -18,16 +18,17 @@ class WordPages(Turns):
     async def attention(self, request: Request) -> Response:
         model, asked = await self._lines_of(request, ATTENTION)
         ask = model.attended, *(asked[name] for name in ("source_lines", "target_lines", "line", "word"))
-        with self._turn(request):
-            found = await self._work(request, *ask)
+        with self._turn(request) as turn:
+            found = await turn.work(self.words, 0, *ask)
         self._count(request, 200)
         return JSONResponse(found)
 
     async def because(self, request: Request) -> Response:
         model, asked = await self._lines_of(request, BECAUSE)
-        ask = model.explained, *(asked[name] for name in ("source_lines", "target_lines", "number"))
-        with self._turn(request):
-            found = await self._work(request, *ask)
+        ask = [asked[name] for name in ("source_lines", "target_lines", "number")]
+        places = self.explanations if asked["number"] is None else self.words
+        with self._turn(request) as turn:
+            found = await turn.work(places, 0, model.explained, turn.left, *ask)
         self._count(request, 200)
         return JSONResponse({"words": found})
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.text.lines import BREAKS, CONTROL, clean_line
 
 Document = list[str]
@@ -26,23 +26,15 @@ class Pair(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """A checked parallel corpus.
+    """A checked parallel corpus."""
 
-    Attributes:
-        documents: the documents, in reading order.
-        lines: line number of every sentence, counted from 1, by document.
-        dropped: number of pairs left out because one side was empty.
-        cleaned: number of lines in which control characters were replaced with spaces.
-        n_lines: number of lines of each file, including blank ones.
-    """
-
-    documents: list[Pair]
-    lines: list[list[int]]
-    dropped: int
+    documents: list[Pair]  # the documents, in reading order
+    lines: list[list[int]]  # line number of every sentence, counted from 1, by document
+    dropped: int  # number of pairs left out because one side was empty
     source: str
     target: str
-    cleaned: int = 0
-    n_lines: int = 0
+    cleaned: int = 0  # number of lines in which control characters were replaced with spaces
+    n_lines: int = 0  # number of lines of each file, including blank ones
 
     @property
     def blanks(self) -> list[int]:

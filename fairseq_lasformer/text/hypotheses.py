@@ -8,8 +8,8 @@ characters are rejected on input), so the first form is lossless.
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_write
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write
 from fairseq_lasformer.text.documents import Document, join_documents, split_documents
 
 FORMS = ("lines", "raw")

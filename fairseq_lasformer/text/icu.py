@@ -22,15 +22,12 @@ DEEPEST, LONGEST = 8, 100_000
 
 
 class Message(NamedTuple):
-    """A message's place in a text, and its parts.
-
-    Attributes:
-        texts: places of the texts in it that are translated, each with whether ``#`` stands for a number there; the
-            other characters are kept. Messages within these texts are found by :func:`messages` again.
-    """
+    """A message's place in a text, and its parts."""
 
     start: int
     end: int
+    # places of the texts in it that are translated, each with whether `#` stands for a number there; the other
+    # characters are kept. Messages within these texts are found by `messages` again.
     texts: tuple[tuple[int, int, bool], ...]
 
 

@@ -123,28 +123,38 @@ _CODE = re.compile(f"(?P<placeholder>{_TEMPLATES})|(?P<directive>{_DIRECTIVES})"
 _LONGEST = 120
 """Number of characters of a span before the first of them."""
 
+ENDLESS = 500
+"""Characters from which a word in Latin letters is no word of a language, but data."""
+
+_DATA = re.compile(rf"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{{{ENDLESS},}}")
+
 _SPACES = " \n\t\xa0\ufffc"
 _EDGE = re.compile(rf"(?<![{_L}])\S|[^\w\s]")
 """Places where a span may begin."""
 
 
 class Span(NamedTuple):
-    """A part of a text that is not language.
+    """A part of a text that is not language."""
 
-    Attributes:
-        start, end: its place.
-        kind: ``placeholder``, ``directive``, ``address``, ``file``, ``name``, ``version`` or ``icu``.
-        message: for ``icu``, its parts.
-    """
-
+    # start, end: its place
     start: int
     end: int
-    kind: str
-    message: icu.Message | None = None
+    kind: str  # `placeholder`, `directive`, `address`, `file`, `name`, `version` or `icu`
+    message: icu.Message | None = None  # for `icu`, its parts
 
 
 def spans(text: str) -> list[Span]:
     """Find the parts of a text that are not language, in order; :data:`MARKUP` in the text stands for markup."""
+    data = [Span(*run.span(), "name") for run in _DATA.finditer(text)] if len(text) >= ENDLESS else []
+    shown = _spans(text)
+    if not data:
+        return shown
+    apart = [span for span in shown if all(span.end <= one.start or one.end <= span.start for one in data)]
+    return sorted((*apart, *data), key=lambda span: span.start)
+
+
+def _spans(text: str) -> list[Span]:
+    """Find the parts that a sign shows."""
     sign = _SIGN.search(text)
     if sign is None:
         return []

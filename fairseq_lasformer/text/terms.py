@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.text.lines import clean_line, split_lines
 
 LONGEST_TERM = 50

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import check_writable, locked
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import check_writable, locked
 from fairseq_lasformer.text.documents import read_corpus
 from fairseq_lasformer.text.lines import clean_line
 from fairseq_lasformer.translation_memory import tmx
@@ -24,23 +24,14 @@ TABLES = (".tsv", ".txt", ".tab")
 
 
 class Built(NamedTuple):
-    """Counts of the pairs in the files, and in the memory.
+    """Counts of the pairs in the files, and in the memory."""
 
-    Attributes:
-        read: pairs in the files, without those that an earlier run read.
-        added: of these, new ones.
-        known: of these, those that were already in the memory.
-        left_out: of these, those with an empty or overlong side.
-        before: pairs that an earlier run had read.
-        held: pairs in the memory now.
-    """
-
-    read: int
-    added: int
-    known: int
-    left_out: int
-    before: int
-    held: int
+    read: int  # pairs in the files, without those that an earlier run read
+    added: int  # of these, new ones
+    known: int  # of these, those that were already in the memory
+    left_out: int  # of these, those with an empty or overlong side
+    before: int  # pairs that an earlier run had read
+    held: int  # pairs in the memory now
 
     def summary(self) -> str:
         """Format the counts in words."""

@@ -29,21 +29,14 @@ LIKENESS = 0.3
 
 
 class Match(NamedTuple):
-    """A sentence of a memory that is like one to be translated.
+    """A sentence of a memory that is like one to be translated."""
 
-    Attributes:
-        number: number of the pair in the memory.
-        similarity: from 0 to 1, where 1 is the same sentence.
-        origin: see :class:`StoredPair`.
-        shared: words of both sentences, with their weights.
-    """
-
-    number: int
+    number: int  # number of the pair in the memory
     source: str
     target: str
-    similarity: float
-    origin: int
-    shared: Mapping[str, float]
+    similarity: float  # from 0 to 1, where 1 is the same sentence
+    origin: int  # see `StoredPair`
+    shared: Mapping[str, float]  # words of both sentences, with their weights
 
     def shown(self) -> dict[str, object]:
         """Return the fields that users see."""

@@ -38,19 +38,13 @@ def terms_of(store: MemoryStore, least: int = 5) -> list[tuple[str, str]]:
 
 
 class Remembered(NamedTuple):
-    """The matches of a document.
+    """The matches of a document."""
 
-    Attributes:
-        matches: matches of each sentence, best first.
-        tokens: tokens of each match, by its number: those of its source and of its target, int64.
-        budget: maximum number of tokens of all pairs before a part; 0 for models that were not trained to read them.
-        room: maximum number of tokens of these pairs and the part together.
-    """
-
-    matches: Sequence[Sequence[Match]]
+    matches: Sequence[Sequence[Match]]  # matches of each sentence, best first
+    # tokens of each match, by its number: those of its source and of its target, int64
     tokens: Mapping[int, tuple[Tensor, Tensor]]
-    budget: int
-    room: int
+    budget: int  # maximum number of tokens of all pairs before a part; 0 for models that were not trained to read them
+    room: int  # maximum number of tokens of these pairs and the part together
 
     @property
     def reserve(self) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 
 APPLICATION = 0x4C41534D
 """SQLite's ``application_id`` of these files."""
@@ -48,15 +48,11 @@ _STEPS, _MOST_STEPS = 1_000_000, 500
 
 
 class StoredPair(NamedTuple):
-    """A sentence and its translation.
-
-    Attributes:
-        origin: number for where the pair comes from, chosen by the caller that adds it.
-    """
+    """A sentence and its translation."""
 
     source: str
     target: str
-    origin: int = 0
+    origin: int = 0  # number for where the pair comes from, chosen by the caller that adds it
 
 
 def words_of(text: str) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.parsers import expat
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats import language
 from fairseq_lasformer.formats.markup import refuse_entities
 

@@ -19,7 +19,8 @@ from fairseq_lasformer.alignment.matching import match, match_sentences
 from fairseq_lasformer.alignment.monotone import monotone
 from fairseq_lasformer.alignment.splitting import AlignedDocument, divide
 from fairseq_lasformer.alignment.units import Reading, Unit, read_units
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write
 from fairseq_lasformer.formats.sentences import splitter
 from fairseq_lasformer.formats.word import WORD
 from fairseq_lasformer.text.documents import read_corpus
@@ -309,7 +310,22 @@ def test_a_killed_alignment_reads_only_the_rest(tmp_path, monkeypatch):
     monkeypatch.setattr(
         aligning, "read_units", lambda path, *args, **how: (read.append(path), real(path, *args, **how))[1]
     )
-    (out / "dev.en").write_text("of a run that was killed while it wrote\n")
+    (out / "train.en").write_text("mine\n")
+    with pytest.raises(InputError, match="already contains train.en"):
+        align(folders, ("en", "de"), out)
+    (out / "train.en").unlink()
+    written = []
+
+    def killed(path, text):
+        if len(written) == 5:
+            raise KeyboardInterrupt
+        written.append(path.name)
+        atomic_write(path, text)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("fairseq_lasformer.alignment.writing.atomic_write", killed)
+        align(folders, ("en", "de"), out)
+    assert {path.name for path in out.glob("*.*") if not path.name.startswith(".")} == {*written}
     align(folders, ("en", "de"), out)
     assert len(read) == 24 and len(set(read)) == 24
     whole = tmp_path / "whole"

@@ -10,7 +10,7 @@ import torch
 from helpers import run, write_corpus
 
 from fairseq_lasformer.analysis import context_use
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.text.documents import Pair
 
@@ -106,7 +106,7 @@ def test_the_command_prints_a_table(trained_folder, tmp_path):
     assert done.stdout.count("the document") == 2
     assert done.stdout.count("20 tokens") == 2 and "CXMI" in done.stdout
     assert [line for line in done.stdout.splitlines() if line.startswith("kappa")] == ["kappa 0.1", "kappa 1"]
-    assert [r["kappa"] for r in json.loads((tmp_path / "out.json").read_text())["results"]] == [0.1, 1.0]
+    assert [r["kappa"] for r in json.loads((tmp_path / "out.json").read_text())["context"]] == [0.1, 1.0]
     refused = run(*command, "--kappa", "2", check=False)
     assert refused.returncode == 1 and "--kappa: shares from 0 to 1" in refused.stderr
 

@@ -11,7 +11,7 @@ import torch
 from helpers import run
 
 from fairseq_lasformer.analysis import contrast, contrast_sets
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
 
 

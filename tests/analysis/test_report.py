@@ -12,8 +12,8 @@ from helpers import run, tokens, train
 from fairseq_lasformer.analysis import runs
 from fairseq_lasformer.analysis.attention_view import sparse
 from fairseq_lasformer.analysis.report import report
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents.word_attention import attention_of
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.ops import AttentionMask
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fairseq_lasformer.analysis.attention_view import attention_view, sparse, telling
 from fairseq_lasformer.analysis.samples import LINES, Sample, differences, page_samples, read_samples
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents.word_attention import WordAttention
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
 
 

@@ -9,9 +9,9 @@ import torch
 from helpers import save_model
 
 from fairseq_lasformer.analysis import cost
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints import loading
 from fairseq_lasformer.cli.checkpoints import Average, run_average
-from fairseq_lasformer.errors import InputError
 
 
 def test_averaging_takes_the_mean_of_the_weights_and_the_last_kappa(tmp_path, build):
@@ -33,7 +33,7 @@ def test_a_checkpoint_is_written_with_a_given_kappa(tmp_path, build):
     made = loading.load(tmp_path / "k.pt")["model"]
     assert cost.kappas(made) == {m: [0.1, 0.1] for m in ("encoder", "decoder", "cross")}
     assert all(torch.equal(t, made[name]) for name, t in model.state_dict().items() if not name.endswith("kappa"))
-    for wrong in (0.0, -0.1, 1.1, float("nan")):
+    for wrong in (0.0, -0.1, 1e-9, 1.1, float("nan")):
         with pytest.raises(InputError, match="--kappa .*: expected a share of the keys, above 0 and at most 1"):
             write(wrong)
     save_model(tmp_path / "dense.pt", build, 0.5, select_modules="none")

@@ -8,10 +8,10 @@ import zipfile
 import pytest
 import torch
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints import loading
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.documents.hub import load_model
-from fairseq_lasformer.errors import InputError
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import torch
 from helpers import run
 
 import fairseq_lasformer
+from fairseq_lasformer.base.shared_options import FairseqDecoding
 from fairseq_lasformer.cli.main import COMMANDS, GONE, RETIRED, main
 from fairseq_lasformer.documents.hub import load_model
-from fairseq_lasformer.shared_options import FairseqDecoding
 
 
 def test_the_version_and_the_module_form():

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_lasformer.base.options import FIGURES, NEW, OWN, Option, options_of
+from fairseq_lasformer.base.targets import same_file
 from fairseq_lasformer.cli.main import COMMANDS, main
-from fairseq_lasformer.cli.outputs import same_file
 from fairseq_lasformer.evaluation.doubts import HEADER
-from fairseq_lasformer.options import NEW, OWN, Option, options_of
 
 OPTIONS = {name: options_of(command.load(name)[1]) for name, command in COMMANDS.items()}
 
@@ -62,26 +62,33 @@ def test_all_pairs_are_tried():
 
 
 WRITTEN = [
-    (name, one.name, one.spec.writes)
-    for name, its in OPTIONS.items()
+    (name, one.name, command.load(name)[1].figures if one.spec.writes == FIGURES else one.spec.writes)
+    for (name, its), command in zip(OPTIONS.items(), COMMANDS.values())
     for one in its
     if one.spec.writes not in ("", OWN)
 ]
 
 
+OURS = {
+    "scores": json.dumps({"systems": {}}),
+    "results": json.dumps({"results": []}),
+    "context": json.dumps({"context": []}),
+    "rows": json.dumps({"rows": []}),
+    "explanation": json.dumps({"words": [], "cxmi": 0.0}),
+    "table": HEADER + "all\t1\n",
+    "page": '<html><meta name="generator" content="fairseq_lasformer">',
+}
+
+
 @pytest.mark.parametrize(("name", "output", "kind"), WRITTEN)
 def test_files_of_others_are_not_replaced(name, output, kind, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for content in ("mine", "{}", '{"mine": 1}', "<html><title>mine"):
+    others = [text for its, text in OURS.items() if its != kind]
+    for content in ("mine", "{}", '{"mine": 1}', "<html><title>mine", *others):
         (tmp_path / "file").write_text(content)
         assert main(words_of(name, {output: "file"})) == 1
         assert "file: exists already; --overwrite replaces it" in capsys.readouterr().err
-    ours = {
-        "scores": json.dumps({"systems": {}}),
-        "table": HEADER + "all\t1\n",
-        "page": '<html><meta name="generator" content="fairseq_lasformer">',
-    }
-    (tmp_path / "file").write_text(ours.get(kind, "mine"))
+    (tmp_path / "file").write_text(OURS.get(kind, "mine"))
     words = words_of(name, {output: "file"}) + (["--overwrite"] if kind == NEW else [])
     try:
         assert main(words) != 0

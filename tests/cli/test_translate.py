@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import pytest
 from helpers import run
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.shared_options import shard_of
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.documents import hub
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.shared_options import shard_of
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_what_cannot_be_written_is_one_line_and_leaves_nothing(trained_folder, l
         (["letter.txt", "-o", "loop"], "loop: cannot be written"),
         (["letter.txt", "--device", "meta"], "--device meta: expected cpu, cuda"),
         (["letter.txt", "--device", "mps"], "--device mps: expected cpu, cuda"),
-        (["letter.txt", "--encoding", "undefined"], "undefined: not a text encoding"),
+        (["letter.txt", "--encoding", "undefined"], "--encoding undefined: no such encoding of text"),
         (["letter.txt", "--max-tokens", "-5"], "--max-tokens -5: expected at least 1"),
         (["letter.txt", "--overlap", "-1"], "--overlap -1: expected at least 0"),
         (["letter.txt", "--shard", "0/3"], "--shard 0/3: expected I/N"),
@@ -158,12 +158,22 @@ def test_several_files(between, trained_folder, letter, tmp_path, capsys):
         (["letter.txt", "page.md"], "several files: name the folder for the translations with -o"),
         (["letter.txt", "page.md", "-o", "old.txt"], "-o old.txt: exists and is not a folder"),
         ([".", "-o", "old.txt"], "-o old.txt: exists and is not a folder"),
-        (["letter.txt", "sub/letter.txt", "-o", "out"], "would be the translation of more than one file"),
+        (
+            ["letter.txt", "sub/letter.txt", "-o", "out"],
+            "would be the translation of letter.txt and the translation of",
+        ),
         (["letter.txt", "sub", "-o", "out"], "sub: not a file; translate a folder"),
         (["letter.txt", "-", "-o", "out"], "-: no such file or folder"),
         (["letter.txt", "page.md", "-o", "out", "--given", "old.txt"], "--given: only for a single text"),
         (["letter.txt", "-o", "old.txt"], "old.txt: exists already; --overwrite replaces it"),
         (["letter.txt", "--encoding-out", "klingon"], "--encoding-out klingon: no such encoding"),
+        (["letter.txt", "--encoding-out", "a\0b"], "no such encoding"),
+        (["letter.txt", "--encoding-out", "base64"], "--encoding-out base64: no such encoding"),
+        (["letter.txt", "--encoding-out", "IDNA"], "--encoding-out IDNA: not an encoding of text files"),
+        (["letter.txt", "--encoding-out", "punycode"], "--encoding-out punycode: not an encoding of text files"),
+        (["letter.txt", "--encoding-out", "unicode_escape"], "not an encoding of text files"),
+        (["letter.txt", "--encoding", "raw-unicode-escape"], "--encoding raw-unicode-escape: not an encoding"),
+        (["letter.txt", "--given", "/dev/zero"], "/dev/zero: no such file; --given names a file"),
     ],
 )
 def test_outputs_are_checked_before_the_model_is_loaded(
@@ -253,3 +263,19 @@ def test_the_summary_quotes_what_to_look_at(trained_folder, tmp_path, capsys):
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     n = sum(row["doubtful"] for row in rows)
     assert str(n) == table["doubtful"] and (f"{n} doubtful (" in said) == bool(n)
+
+
+def test_a_name_that_is_not_text_is_reported(trained_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    for name in (b"in/a.txt", b"in/\xff.txt"):
+        Path(os.fsdecode(name)).write_text("w1 w2\n")
+    for report in ("r.tsv", "r.json"):
+        words = ["translate", str(trained_folder), "in", "-o", f"out-{report}", "--report", report]
+        assert main(words) == 0
+        assert "in/a.txt" in Path(report).read_text() and "xff.txt" in Path(report).read_text()
+
+
+def test_a_beam_has_a_limit(trained_folder, capsys):
+    assert main(["translate", str(trained_folder), "x.txt", "--beam", "1000000"]) == 1
+    assert "--beam 1000000: expected at least 1 and at most 1000" in capsys.readouterr().err

@@ -11,9 +11,9 @@ from fairseq import checkpoint_utils, models
 from fairseq.data import Dictionary
 from helpers import run, tokens
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.conversion.convert import convert
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
 
 

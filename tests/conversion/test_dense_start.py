@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import train, write_corpus
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.conversion.dense_start import words_of_options, write_start
 from fairseq_lasformer.conversion.start_options import StartOptions
@@ -15,7 +16,6 @@ from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.documents.hub import from_pretrained
 from fairseq_lasformer.documents.scoring import log_probabilities
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.calibration import calibration
 from fairseq_lasformer.ops import KAPPA_ONE
 

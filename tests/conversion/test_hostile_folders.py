@@ -16,9 +16,9 @@ import torch  # noqa: E402
 from hf_models import FAMILIES  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+from fairseq_lasformer.base.files import new_folder  # noqa: E402
 from fairseq_lasformer.cli.main import main  # noqa: E402
 from fairseq_lasformer.conversion.huggingface import importing, proof  # noqa: E402
-from fairseq_lasformer.files import new_folder  # noqa: E402
 
 CHANGES = {
     "vocab_size": [2_000_000_000, -1, 1.5, "x", None, [], True],

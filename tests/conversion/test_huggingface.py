@@ -15,13 +15,13 @@ transformers = pytest.importorskip("transformers")
 
 from hf_models import FAMILIES, documentation, lines  # noqa: E402
 
+from fairseq_lasformer.base.errors import InputError  # noqa: E402
 from fairseq_lasformer.checkpoints.loading import load  # noqa: E402
 from fairseq_lasformer.cli.main import main  # noqa: E402
 from fairseq_lasformer.conversion.huggingface import importing  # noqa: E402
 from fairseq_lasformer.conversion.huggingface.importing import import_model  # noqa: E402
 from fairseq_lasformer.documents import part_search  # noqa: E402
 from fairseq_lasformer.documents.hub import from_pretrained, load_model  # noqa: E402
-from fairseq_lasformer.errors import InputError  # noqa: E402
 from fairseq_lasformer.ops import KAPPA_ONE  # noqa: E402
 from fairseq_lasformer.plugin.config import LasformerConfig  # noqa: E402
 from fairseq_lasformer.plugin.model import LasformerModel  # noqa: E402

@@ -8,9 +8,9 @@ import math
 import pytest
 import torch
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.conversion.budget import SHARES, cheapest, kappas_within, write_within_budget
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.calibration import scored
 
 FEW = (1.0, 0.5, 0.2, 0.1)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 
 import pytest
 import torch
 from helpers import run
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints.loading import load
+from fairseq_lasformer.conversion import pack as packing
 from fairseq_lasformer.conversion.pack import in_eight_bits, pack
 from fairseq_lasformer.documents.hub import load_model
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.ops import reference
 
 
@@ -78,3 +81,72 @@ def test_the_command(trained_folder, tmp_path):
     assert f"next: lasformer translate {tmp_path / 'mine'} FILE" in done.stdout
     refused = run("lasformer", "pack", trained_folder, tmp_path / "mine", check=False)
     assert refused.returncode == 1 and "is not empty" in refused.stderr
+
+
+def test_what_shares_little_storage_is_not_expanded(trained_folder, tmp_path):
+    """300 names for one weight: 2 MB on disk, a gigabyte and more in memory."""
+    pack(trained_folder, tmp_path / "model")
+    state = torch.load(tmp_path / "model/model.pt", weights_only=False)
+    numbers, scale = torch.zeros(2000, 1000, dtype=torch.int8), torch.ones(2000, 1)
+    for kind in ("one", "views"):
+        whole = torch.zeros(2_000_300, dtype=torch.int8)
+        many = dict(state["model"])
+        for i in range(300):
+            many[f"x{i}"] = numbers if kind == "one" else whole[i : i + 2_000_000].view(2000, 1000)
+        scales = state["eight_bits"] | {f"x{i}": scale for i in range(300)}
+        torch.save({**state, "model": many, "eight_bits": scales}, tmp_path / "large.pt")
+        with pytest.raises(InputError, match="its weights are 8 times as large as what is stored of them, or more"):
+            load(tmp_path / "large.pt")
+    some = {**state["model"], **{f"x{i}": numbers for i in range(3)}}
+    scales = state["eight_bits"] | {f"x{i}": scale for i in range(3)}
+    torch.save({**state, "model": some, "eight_bits": scales}, tmp_path / "tied.pt")
+    tied = load(tmp_path / "tied.pt")["model"]
+    assert len({tied[f"x{i}"].data_ptr() for i in range(3)}) == 1
+
+
+def test_scales_that_overflow_are_refused(trained_folder, tmp_path):
+    pack(trained_folder, tmp_path / "model")
+    state = torch.load(tmp_path / "model/model.pt", weights_only=False)
+    name = next(iter(state["eight_bits"]))
+    state["eight_bits"][name] = torch.full_like(state["eight_bits"][name], 3e38)
+    torch.save(state, tmp_path / "model/model.pt")
+    with pytest.raises(InputError, match="the scale of .+ is too large"):
+        load(tmp_path / "model/model.pt")
+
+
+@pytest.mark.parametrize("file", ["dict.xx.txt", "bpe.codes", "settings.json", "model.pt", "dict.yy.txt"])
+@pytest.mark.parametrize("kind", ["device", "pipe", "kernel"])
+def test_every_file_of_a_folder_is_a_file(trained_folder, tmp_path, file, kind):
+    pack(trained_folder, tmp_path / "model")
+    place = tmp_path / "model" / file
+    place.unlink()
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to("/dev/zero" if kind == "device" else "/proc/kmsg")
+    with pytest.raises(InputError, match="no such file|contains none of|does not say what"):
+        load_model(tmp_path / "model")
+
+
+def test_a_separator_that_stands_for_something_else_is_refused(trained_folder, tmp_path):
+    pack(trained_folder, tmp_path / "model")
+    settings = json.loads((tmp_path / "model/settings.json").read_text())
+    for separator in ("<s>", "</s>", "a b", "\x1b["):
+        (tmp_path / "model/settings.json").write_text(json.dumps(settings | {"separator": separator}))
+        with pytest.raises(InputError, match="settings.json: damaged"):
+            load_model(tmp_path / "model")
+
+
+def test_of_two_that_write_one_folder_the_second_is_refused(trained_folder, tmp_path, monkeypatch):
+    real = packing.save
+
+    def slow(content, path):
+        real(content, path)
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model/model.pt").write_text("the other's")
+
+    monkeypatch.setattr(packing, "save", slow)
+    with pytest.raises(InputError, match="model: cannot be written .+; choose another folder"):
+        pack(trained_folder, tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    assert (tmp_path / "model/model.pt").read_text() == "the other's"

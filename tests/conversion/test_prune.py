@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers import train
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.conversion.dense_start import write_start
@@ -13,7 +14,6 @@ from fairseq_lasformer.conversion.prune import importance, prune
 from fairseq_lasformer.conversion.start_options import StartOptions
 from fairseq_lasformer.documents.hub import from_pretrained, load_model
 from fairseq_lasformer.documents.scoring import log_probabilities
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.calibration import calibration
 
 

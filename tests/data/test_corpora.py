@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.corpora import formats, recipes
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import Pair, join_documents, read_documents
 
 SHARED = ROOT.parent / "shared" / "data"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.examples import ExampleRule, TooLong, line_spans
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.search.batching import batches
 
 

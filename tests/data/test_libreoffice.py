@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.corpora import libreoffice
 from fairseq_lasformer.data.corpora.recipes import build
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import read_corpus
 
 
@@ -68,3 +70,34 @@ def test_what_is_missing_or_damaged_is_named(tmp_path, monkeypatch):
     assert not list((tmp_path / "raw").glob("train.*"))
     with pytest.raises(InputError, match="--languages: ted is en-de"):
         build("ted", tmp_path, tmp_path / "raw", languages=("en", "fr"))
+
+
+@pytest.mark.skipif(not (shutil.which("zstd") and shutil.which("dpkg-deb")), reason="needs zstd and dpkg-deb")
+def test_a_package_is_unpacked_only_as_far_as_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(libreoffice, "LARGEST", 1 << 20)
+    plain, packed = tmp_path / "data.tar", tmp_path / "data.tar.zst"
+    with tarfile.open(plain, mode="w") as archive:
+        for name, size in (("./usr/share/x", 0), ("./usr/share/zeros", 1 << 30)):
+            member = tarfile.TarInfo(name)
+            member.size = size
+            archive.addfile(member, _Zeros())
+    subprocess.run(["zstd", "-q", str(plain), "-o", str(packed)], check=True)
+    plain.unlink()
+    made = tmp_path / "files/libreoffice-help-de_1_all.deb"
+    parts = {"debian-binary": b"2.0\n", "control.tar.xz": b"odd", "data.tar.zst": packed.read_bytes()}
+    made.parent.mkdir()
+    with open(made, "wb") as file:
+        file.write(b"!<arch>\n")
+        for name, content in parts.items():
+            file.write(f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode())
+            file.write(content + b"\n" * (len(content) % 2))
+    assert made.stat().st_size < 1 << 18
+    with libreoffice._content(made) as data:  # a gigabyte comes through a pipe
+        assert not isinstance(data, io.BytesIO) and data.read(100).startswith(b"./usr/share/x")
+    with pytest.raises(InputError, match="would unpack to more than 1,048,576 bytes"):
+        libreoffice._pages(made, tmp_path / "out")
+
+
+class _Zeros(io.RawIOBase):
+    def read(self, size=-1):
+        return bytes(size)

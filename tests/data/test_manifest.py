@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 
 
 def test_manifest_damage_is_told(tmp_path):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from helpers import read_split, write_corpus
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.prepare import prepare, summary
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import read_corpus
 
 

@@ -7,11 +7,11 @@ import json
 import pytest
 from helpers import SPLITS, read_split, run, write_corpus
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.prepare import prepare
-from fairseq_lasformer.data.prepare_config import PrepareConfig
+from fairseq_lasformer.data.prepare_config import PrepareConfig, fingerprint
 from fairseq_lasformer.data.subwords import DataConfig, SubwordCodec, tokenize
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import read_corpus, resolutions
 
 
@@ -57,7 +57,7 @@ def test_a_finished_run_is_taken_up_and_another_one_refused(tmp_path, capfd):
     stamp = (config.out / "dict.xx.txt").stat().st_mtime_ns
     assert prepare(config) == first and (config.out / "dict.xx.txt").stat().st_mtime_ns == stamp
     other = PrepareConfig("xx", "yy", (prefix,), (), (), tmp_path / "out", "none", size=60, workers=1)
-    with pytest.raises(InputError, match="--overwrite"):
+    with pytest.raises(InputError, match=r"\(size was 50, is 60\); .+--overwrite"):
         prepare(other)
     assert prepare(other, overwrite=True).splits[0].n_examples == first.splits[0].n_examples
     (tmp_path / "mine").mkdir()
@@ -82,7 +82,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(module, "transform", die)  # all of that is on disk already
     prepare(config)
-    assert DataConfig.load(config.out).fingerprint == config.fingerprint(config.settings())
+    assert DataConfig.load(config.out).fingerprint == fingerprint(config.inputs(config.settings()))
 
 
 def test_reused_data_shares_subwords_and_dictionary(prepared, tmp_path):

@@ -7,10 +7,10 @@ import re
 import pytest
 from helpers import run, train, write_corpus
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.prepare import prepare, summary
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import read_corpus
 from fairseq_lasformer.text.hypotheses import read_hypotheses
 

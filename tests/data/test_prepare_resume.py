@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from helpers import write_corpus
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.resume import Progress
 from fairseq_lasformer.data.prepare import prepare
-from fairseq_lasformer.data.prepare_config import PrepareConfig
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.resume import Progress
+from fairseq_lasformer.data.prepare_config import PrepareConfig, fingerprint
 
 
 def test_half_a_copy_of_reused_subwords_is_not_taken_for_whole(prepared, tmp_path):
@@ -19,7 +19,7 @@ def test_half_a_copy_of_reused_subwords_is_not_taken_for_whole(prepared, tmp_pat
     config = PrepareConfig("xx", "yy", (), (), (prefix,), tmp_path / "out", reuse=prepared, workers=1)
     codes = (prepared / "bpe.codes").read_bytes()
     config.out.mkdir()
-    Progress(config.out, config.fingerprint(config.settings())).begin()
+    Progress(config.out, fingerprint(config.inputs(config.settings()))).begin()
     (config.out / "bpe.codes").write_bytes(codes[: len(codes) // 2].rpartition(b"\n")[0] + b"\n")
     prepare(config)
     assert (config.out / "bpe.codes").read_bytes() == codes

@@ -8,11 +8,11 @@ import pytest
 from fairseq.data import Dictionary
 from helpers import read_split, train, write_corpus
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.prepare import prepare, summary
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.data.subwords import DataConfig, subword_model, vocabulary
-from fairseq_lasformer.errors import InputError
 
 
 def config_of(folder, bpe: str, **options) -> PrepareConfig:

@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.subword_sampling import BpeDropout, UnigramSampler
 from fairseq_lasformer.data.subwords import learn_subwords, merges
-from fairseq_lasformer.errors import InputError
 
 PIECES = {"a": -2.0, "b": -1.5, "ab": -1.0, "ba": -2.5, "aba": -2.0}
 

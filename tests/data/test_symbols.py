@@ -7,10 +7,10 @@ from helpers import read_split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.data.subwords import SubwordCodec, check_separator, learn_subwords, subword_model
-from fairseq_lasformer.errors import InputError
 
 
 @pytest.mark.parametrize("bpe", ["subword-nmt", "sentencepiece"])

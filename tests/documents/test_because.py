@@ -9,12 +9,12 @@ import pytest
 import torch
 from fairseq.data import Dictionary
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents import because
 from fairseq_lasformer.documents.because import Because, explain
 from fairseq_lasformer.documents.explanation import Explained, Explanation
 from fairseq_lasformer.documents.forced import ForcedDocument, Place
 from fairseq_lasformer.documents.scoring import against_second, continued, log_probabilities, of_spans
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.text.documents import Span
 

@@ -8,10 +8,10 @@ from itertools import product
 import pytest
 import torch
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents.given_lines import parse_given
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.documents.requests import Request
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search import beginning
 from fairseq_lasformer.search.given import LEAST, GivenLines

@@ -13,9 +13,9 @@ import torch
 from helpers import run
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents import hub, streaming
 from fairseq_lasformer.documents.requests import Request
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.formats.sentences import sentences, whole
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.processors import ProcessedSearch
@@ -77,7 +77,7 @@ def test_paragraphs_come_back_where_they_were(trained_folder):
     assert [(line.number, line.source) for line in lines[0]] == [(2, "w1 w2"), (5, "w3"), (6, "w4 w5 w6")]
     assert [line.translation for line in lines[0]] == [line for line in translated.splitlines() if line]
     assert lines[1] == [] and len(lines[2]) == 1
-    assert all(line.score < 0 and not line.repaired for document in lines for line in document)
+    assert all(line.score < 0 for document in lines for line in document)  # repairs depend on the processor
     free = model.translate_documents([text], beam=2, progress=False, align_sentences="no")[0]
     assert free  # of any number of lines
 

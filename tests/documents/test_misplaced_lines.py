@@ -82,7 +82,7 @@ class Losing(Translator):
     A hopeless one also loses it at line 20, even alone.
     """
 
-    places_lines = True
+    places_lines, by_lines = True, False
     tags = None, None
 
     def __init__(self, hopeless: bool = False, begin: int = 10) -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from helpers import run
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.documents.scoring import log_probabilities, mean
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.ops import cpu
 
 pytestmark = pytest.mark.skipif(cpu.kernels() is None, reason="no CPU kernels")

@@ -70,7 +70,7 @@ def test_own_lines_are_part_of_the_attention_by_their_bias(build, small_task, mo
     source, target = (t[0].masked_fill(t[0] == 10, 11) for t in (tokens(1, 30), tokens(1, 30)))
     source[9:29:10] = target[9:29:10] = 10
     source[-1] = target[-1] = 2
-    model = build(0.3, own_lines=True, positions="line").eval()
+    model = build(0.3, own_lines=True).eval()
     found = attention_of(model, source, target)
     line = torch.arange(30) // 10
     own = line[:, None] == line

@@ -119,7 +119,8 @@ optimizer = N(step=lambda: None)
 # mean mass over all queries: encoder (9 + 99) / 110 > 0.95; cross (9.9 + 80) / 110 < 0.95, unlike worker 0's own
 mine = [((9.0, 10.0), (9.9, 10.0)), ((99.0, 100.0), (80.0, 100.0))][rank]
 zero = torch.zeros(())
-sums = {n: Supervision(zero, torch.tensor(m), zero, torch.tensor(q)) for n, (m, q) in zip(selectors, mine)}
+queries = [torch.tensor(q) for _, q in mine]
+sums = {n: Supervision(zero, torch.tensor(m), zero, q, q) for n, (m, _), q in zip(selectors, mine, queries)}
 task.sums = selection_sums(sums, {n: s.kappa for n, s in selectors.items()}, 1)
 task.optimizer_step(optimizer, model, 1)
 print("KAPPA", [int(s.kappa) for s in selectors.values()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,9 +18,9 @@ import yaml
 from helpers import ROOT, SIZES, run
 from tqdm import tqdm
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.experiments.run_config import RunConfig
 from fairseq_lasformer.experiments.settings import SMALL, TrainOptions
 from fairseq_lasformer.experiments.train import chosen_options
@@ -167,6 +168,30 @@ def test_a_configuration_runs_from_raw_documents_to_the_report(raw, tmp_path):
     again = run("lasformer", "run", config)
     assert "train out: already done" in again.stderr and "translate out: already done" in again.stderr
     assert again.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    configuration(config, raw, prepare={"tokenizer": "none", "size": 190, "limit": 25})
+    refused = run("lasformer", "run", config, check=False)
+    assert refused.returncode == 1 and refused.stderr.strip().splitlines()[-1] == (
+        f"error: {out / 'data'}: {out / 'model'} was trained on it, and it was prepared from other inputs or with "
+        "other options (size was 200, is 190); choose another folder (out), or remove both"
+    )
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    run(
+        "lasformer",
+        "prepare",
+        out / "data",
+        "-s",
+        "xx",
+        "-t",
+        "yy",
+        "--train",
+        raw / "valid",
+        "--size",
+        200,
+        "--overwrite",
+    )
+    refused = run("lasformer", "train", out / "data", out / "model", check=False)
+    assert refused.returncode == 1 and f"{out / 'model'}: was trained on other data than" in refused.stderr
 
 
 @pytest.mark.command
@@ -234,7 +259,7 @@ def test_a_configuration_is_data(tmp_path):
     (tmp_path / "a.yaml").write_text("source: !!python/object/apply:os.system [true]\n")
     with pytest.raises(InputError, match="not YAML"):
         RunConfig.read(tmp_path / "a.yaml")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no such file"):
         RunConfig.read(tmp_path / "none.yaml")
     (tmp_path / "b.yaml").write_text("just text")
     with pytest.raises(InputError, match="expected names and values; see examples/own_data.yaml"):
@@ -345,3 +370,16 @@ def test_a_mistyped_architecture_is_answered_with_the_one_that_was_meant(typed, 
         TrainOptions(arch=typed).command(prepared, tmp_path)
     for arch in ("transformer_wmt_en_de", "transformer_iwslt_de_en", "lightconv", meant):
         TrainOptions(arch=arch).command(prepared, tmp_path)
+
+
+@pytest.mark.command
+def test_a_training_that_diverges_says_what_to_do(prepared, tmp_path):
+    command = ["lasformer", "train", prepared, tmp_path / "m", "--max-tokens", 200, "--update-freq", 1]
+    done = run(*command, "--save-every", 1, "--max-update", 30, "--lr", 1e25, "--", *TINY, check=False)
+    assert done.returncode == 1 and re.search(
+        r"failed; see .*train.log: the training diverged at update \d+ \(.+\): choose a lower --lr than 1e\+25, "
+        r"or more --warmup-updates, and resume with .*checkpoint_last.pt\n$",
+        done.stderr,
+    )
+    log = (tmp_path / "m/train.log").read_text()
+    assert "detected in output of" in log and "TypeError" not in log and "StopIteration" not in log

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from helpers import ROOT
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation import ctxpro
 
 SETS = ROOT.parent / "shared" / "data" / "ctxpro"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.evaluation.probe import Probe, accuracy, judge, read_probes
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation import pronouns, terms
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.text.terms import term_pattern

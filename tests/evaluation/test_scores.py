@@ -8,8 +8,8 @@ import pytest
 import sacrebleu
 from helpers import PDC, run
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.evaluation.scores import compare, comparison_table, score, table
 from fairseq_lasformer.text.hypotheses import read_hypotheses, write_hypotheses
 

@@ -7,7 +7,7 @@ import random
 import pytest
 from helpers import PDC, run
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.evaluation import tcp
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.subwords import Tokenisation
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import InProcess, Processes, Resources, Worker
 
 HERE = Path(__file__).parent

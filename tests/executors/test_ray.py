@@ -13,7 +13,7 @@ from helpers import run
 from test_executors import Square, importable  # noqa: F401
 
 from fairseq_lasformer import executors
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.executors import Processes, Resources, executor
 from fairseq_lasformer.executors.ray_actors import RayActors
 from fairseq_lasformer.jobs.shards import ShardTranslator, Unit

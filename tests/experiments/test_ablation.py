@@ -12,7 +12,7 @@ from helpers import ROOT, run, train
 from omegaconf import OmegaConf
 
 from fairseq_lasformer.analysis import cost
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.experiments import ablation, training
 from fairseq_lasformer.experiments.competitors import competitors
 from fairseq_lasformer.plugin.config import LasformerConfig, module_config

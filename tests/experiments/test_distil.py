@@ -7,10 +7,10 @@ import re
 import pytest
 from helpers import write_corpus
 
+from fairseq_lasformer.base.resume import Ledger
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.resume import Ledger
 from fairseq_lasformer.text.documents import split_documents
 
 STUDENT = """
@@ -72,7 +72,7 @@ def test_what_cannot_be_is_refused_in_one_line(trained_folder, prepared, tmp_pat
     for words, message in (
         ([*call, str(wrong)], "prepare.bpe: a student uses its teacher's subwords"),
         (["distil", str(tmp_path), str(prepared), str(config)], "contains none of"),
-        ([*call, str(tmp_path / "no.yaml")], "no.yaml: cannot be read"),
+        ([*call, str(tmp_path / "no.yaml")], "no.yaml: no such file"),
     ):
         assert main(words) == 1
         assert message in capfd.readouterr().err.strip().splitlines()[-1]

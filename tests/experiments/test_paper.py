@@ -10,10 +10,10 @@ import pytest
 import yaml
 from helpers import ROOT, run, small_tvsub, write_corpus
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.resume import Progress, key_of
 from fairseq_lasformer.experiments import paper
 from fairseq_lasformer.experiments.settings import RowOptions
-from fairseq_lasformer.resume import Progress, key_of
 
 
 @pytest.mark.command

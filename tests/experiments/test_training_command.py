@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from helpers import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.experiments.training import follow
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=20))
@@ -84,3 +86,11 @@ def test_what_hydra_is_told_wrongly_ends_in_one_line(prepared, tmp_path, setting
 def test_a_training_of_no_updates_is_refused(prepared, tmp_path, capsys, option):
     assert main(["train", str(prepared), str(tmp_path / "out"), f"--{option}", "0"]) != 0
     assert f"--{option} 0: expected at least 1" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_training_that_is_killed_says_by_what(tmp_path):
+    command = [sys.executable, "-c", "import os, signal; print('half a line'); os.kill(os.getpid(), signal.SIGKILL)"]
+    with pytest.raises(
+        InputError, match="training it failed; see .*log: ended by SIGKILL; the same command resumes it"
+    ):
+        follow(command, tmp_path / "log", 5, "it")

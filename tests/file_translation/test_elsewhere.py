@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 from helpers import run
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.cli.translate_options import Translate, sent, worker_of
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.executors import InProcess, Resources
 from fairseq_lasformer.file_translation import file_jobs, files_worker
 from fairseq_lasformer.file_translation.done import Done

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.file_translation.reading import Earlier, _between, given_blocks
 from fairseq_lasformer.formats.block import Block

@@ -17,7 +17,7 @@ from hypothesis import strategies
 
 from benchmarks.readers import SHAPES, WORD, work
 from fairseq_lasformer import formats
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 
 SIZE = 120_000
 """Bytes of an input: readers in quadratic time took minutes here, and some ran for hours."""
@@ -170,3 +170,15 @@ def test_hostile_bytes_are_read_or_refused():
                 formats.read(data, form)
             except InputError as e:
                 assert "Error:" not in str(e), (form, data, e)
+
+
+def test_text_that_unpacks_to_more_than_the_limit_is_refused_before_it_is_read(monkeypatch):
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", None)
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", "<Types/>")
+        archive.writestr("word/document.xml", f"<!--{'x' * (65 << 20)}-->")
+    assert len(made.getvalue()) < 1 << 17 < 65 << 20 < formats.size(made.getvalue(), "docx")
+    with pytest.raises(InputError, match="its text takes up more than 64 MiB, unpacked"):
+        formats.read(made.getvalue(), "docx")
+    assert formats.size(b"no archive", "docx") == formats.size(b"no archive", "text") == 10

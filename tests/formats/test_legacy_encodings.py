@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 
 TEXTS = {
     "en": ("cp1252", "The café – “naïve” – costs £5 at 20 °C.\n"),

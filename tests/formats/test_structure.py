@@ -11,7 +11,7 @@ import pytest
 from helpers import ROOT
 
 from fairseq_lasformer import formats
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats import subtitles
 from fairseq_lasformer.formats.compose import compose
 from fairseq_lasformer.formats.markup import html_pieces

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from helpers import run, train
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import read_documents
 from fairseq_lasformer.text.hypotheses import NOTHING, read_hypotheses
 

@@ -9,7 +9,7 @@ from helpers import assert_beams_decode_alike, tokens
 from torch import Tensor, nn
 
 from fairseq_lasformer.analysis import cost
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn.attentions import ATTENTIONS, Attention, AttentionOptions, AttentionOutput
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns import PatternCost

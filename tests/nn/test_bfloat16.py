@@ -9,7 +9,7 @@ import torch
 from helpers import batches, trainer_of
 from torch import nn
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.nn import bfloat16
 from fairseq_lasformer.nn.bfloat16 import BFloat16Linear, products, some_rows, use_bfloat16

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, tokens
 
 from fairseq_lasformer.analysis import cost
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn.attentions import ATTENTIONS, AttentionOptions
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.others.prefix_sums import prefix_products

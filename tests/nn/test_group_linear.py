@@ -12,7 +12,7 @@ from helpers import SMALL, assert_steps_are_a_full_pass, run, tokens, train
 from torch import nn
 
 from fairseq_lasformer.analysis import param_count as parameters
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn.compact import group_linear as glt
 from fairseq_lasformer.nn.compact.embedding import define_sizes
 from fairseq_lasformer.plugin.build import embedding as build_embedding

@@ -27,7 +27,7 @@ def by_lines(build, small_task, monkeypatch):
 
     def make(bias: float, packed: bool = False, **options):
         torch.manual_seed(2)
-        model = build(**{"positions": "line", "own_lines": True, **options}).eval()
+        model = build(**{"own_lines": True, **options}).eval()
         biases = [parameter for name, parameter in model.named_parameters() if name.endswith("line_bias")]
         for i, parameter in enumerate(biases):
             parameter.data.copy_((bias + torch.linspace(-0.5, 0.5, len(parameter)) - 0.1 * i) / LINE_BIAS_UNIT)
@@ -192,10 +192,8 @@ def test_a_start_from_a_model_of_sentences_gives_the_separator_the_end_of_senten
 
 
 @pytest.mark.parametrize("learned", [False, True])
-def test_positions_alone_begin_anew_with_each_line(by_lines, learned):
-    options = {f"{side}_learned_pos": learned for side in ("encoder", "decoder")}
-    model = by_lines(-2.0, own_lines=False, **options)
-    assert not any(name.endswith("line_bias") for name, _ in model.named_parameters())
+def test_positions_begin_anew_with_each_line(by_lines, learned):
+    model = by_lines(-2.0, **{f"{side}_learned_pos": learned for side in ("encoder", "decoder")})
     tokens = torch.tensor([[31, 32, SEP, 31, 32, EOS]])
     x, _ = model.encoder.embed(tokens, lines=SourceLines.of((tokens == SEP) | (tokens == EOS), None))
     torch.testing.assert_close(x[:, :2], x[:, 3:5])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, skip_unless_here, steps, tokens
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import cpu
 from fairseq_lasformer.ops.cpu import packed

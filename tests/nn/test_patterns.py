@@ -11,7 +11,7 @@ from definitions import OF_LINES, RULE, Definition, bigbird, fixed_heads, neares
 from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, recipe, skip_unless_here, tokens
 from tiers import thinned
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn import others
 from fairseq_lasformer.nn.forms import BitmaskSelection, MaskSelection, SlotSelection
 from fairseq_lasformer.nn.options import Pass

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import assert_beams_decode_alike, assert_steps_are_a_full_pass, tokens
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.plugin.config import LasformerConfig, module_config
 
 DEEP = {"encoder_layers": 4, "decoder_layers": 4, "select_share": 2}

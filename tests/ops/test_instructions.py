@@ -8,8 +8,9 @@ from fractions import Fraction
 import pytest
 import torch
 
-from fairseq_lasformer import machine, ops
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer import ops
+from fairseq_lasformer.base import machine
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.ops import cpu
 
 pytestmark = pytest.mark.skipif(cpu.kernels() is None, reason="no CPU kernels")

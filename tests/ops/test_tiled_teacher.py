@@ -58,8 +58,9 @@ def supervised(leaves, mask, query_padding, kl, target, sample, in_tiles):
     return found, torch.autograd.grad(found.kl * 0.7, leaves, allow_unused=True)
 
 
-@pytest.mark.parametrize("blocks", thinned([1, 3]))
-@pytest.mark.parametrize("name", thinned(CASES, "short"))
+@pytest.mark.parametrize(
+    "name, blocks", thinned([*((name, 1) for name in CASES), ("causal", 3), ("sampled-padded", 3)], ("short", 1))
+)
 def test_supervision_in_tiles_is_that_in_blocks(name, blocks, monkeypatch):
     *shape, kl, sample = CASES[name]
     leaves, mask, query_padding = case(*shape)

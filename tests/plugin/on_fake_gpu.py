@@ -12,9 +12,12 @@ from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.plugin.criterion import LabelSmoothedCrossEntropyWithSelection
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
+from fairseq_lasformer.search.line_search import LineOf, LineSearch
 
 pytestmark = pytest.mark.sweep  # as test_gpu.py
 
+# Triton's interpreter takes a second per kernel: as few layers as share a selection
+FEW = {"encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
 TRAININGS = {
     "learned": {},
     "no-gradient": {"select_gradient": "none"},
@@ -52,7 +55,7 @@ def step(model, task, sample):
 
 @pytest.mark.parametrize("options", TRAININGS.values(), ids=TRAININGS)
 def test_a_training_step_is_the_cpus(build, small_task, monkeypatch, options):
-    options = {"kappa": 0.3, "dropout": 0.0} | options
+    options = {"kappa": 0.3, "dropout": 0.0} | FEW | options
     monkeypatch.setattr("fairseq_lasformer.nn.options.SHORTEST", 1)
     monkeypatch.setattr("fairseq_lasformer.plugin.build.PLACES", 0)  # the CPU's queries teach
     sample = batch(20, 15)
@@ -101,15 +104,15 @@ SEARCHES = {
     "window": {"select_pattern": "window:7"},
     "dense": {"select_modules": "none"},
     "graph": {"cuda_graph": True},
-    "own lines": {"own_lines": True, "positions": "line", "n_documents": 2},
-    "graph-own-lines": {"cuda_graph": True, "own_lines": True, "positions": "line"},
+    "own lines": {"own_lines": True, "n_documents": 2},
+    "graph-own-lines": {"cuda_graph": True, "own_lines": True},
     "graph-all-keys": {"cuda_graph": True, "kappa": 1.0, "n_documents": 2},
 }
 
 
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
 def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkeypatch, options):
-    options = {"kappa": 0.3, "n_documents": 1, "cuda_graph": False} | options
+    options = {"kappa": 0.3, "n_documents": 1, "cuda_graph": False} | FEW | options
     monkeypatch.setattr("fairseq_lasformer.nn.decoding.fixed_cache.FIRST_POSITIONS", 64)  # Triton's interpreter is slow
     n, cuda_graph = (options.pop(name) for name in ("n_documents", "cuda_graph"))
     source = tokens(n, 24, pad_left=range(n))
@@ -161,6 +164,37 @@ def test_a_search_is_the_cpus_and_its_steps_never_wait(build, small_task, monkey
             assert [h["tokens"].tolist() for f in again for h in f] == [h["tokens"].tolist() for f in found for h in f]
 
 
+def test_a_search_of_lines_side_by_side_is_the_cpus(build, small_task, monkeypatch):
+    separator, n = 10, (4, 2)
+    drawn = torch.Generator().manual_seed(1)
+    sources = [torch.randint(11, 40, (sum(n) + len(n),), generator=drawn) for _ in range(2)]
+    ends = torch.tensor(n).add(1).cumsum(0)
+    for source in sources:
+        source[ends[:-1] - 1], source[-1] = separator, 2
+    lines = [
+        LineOf(i, int(end) - size - 1, size + 1, 4, at == 0, at == len(n) - 1)
+        for i in range(2)
+        for at, (end, size) in enumerate(zip(ends, n))
+    ]
+    monkeypatch.setattr(small_task, "separator_in", lambda dictionary: separator, raising=False)
+    options, settings = (
+        {"kappa": 0.3, "own_lines": True, "source_context_only": True} | FEW,
+        {"beam_size": 2, "max_len_b": 20},
+    )
+    reference = ending(build(backend="reference", **options).eval())
+    generator = BeamGenerator([reference], small_task.target_dictionary, **settings)
+    expected = dict(LineSearch(generator, separator, sources).search(lines))
+    with FakeGpu() as gpu:
+        model = to_gpu(ending(build(**options).eval()))
+        model.make_generation_fast_()
+        generator = BeamGenerator([model], small_task.target_dictionary, **settings)
+        generator.look_every = LOOK_EVERY
+        found = dict(LineSearch(generator, separator, [to_gpu(source) for source in sources]).search(lines))
+        for i, theirs in expected.items():
+            assert [on_cpu(h["tokens"]).tolist() for h in found[i]] == [h["tokens"].tolist() for h in theirs]
+        assert gpu.launches["triton:_attend"] > 0
+
+
 @pytest.mark.parametrize("prefix", [False, True], ids=["free", "given beginning"])
 def test_a_search_with_as_many_lines_is_the_cpus(build, small_task, monkeypatch, prefix):
     monkeypatch.setattr("fairseq_lasformer.nn.decoding.fixed_cache.FIRST_POSITIONS", 64)
@@ -171,16 +205,16 @@ def test_a_search_with_as_many_lines_is_the_cpus(build, small_task, monkeypatch,
     net_input = {"src_tokens": source, "src_lengths": source.ne(1).sum(1)}
     sample = {"id": torch.arange(2), "net_input": net_input}
     given = torch.tensor([[20, 21], [22, 1]]) if prefix else None
-    alignment = Alignment((separator, separator), 0.5, 2.0, 0)
+    alignment, one = Alignment((separator, separator), 0.5, 2.0, 0), FEW | {"decoder_layers": 1}
 
     def found(model, sample, prefix):
         generator = AlignedGenerator([model], small_task.target_dictionary, alignment=alignment, beam_size=3)
         generator.look_every = LOOK_EVERY
         return generator.generate([model], sample, prefix_tokens=prefix)
 
-    expected = found(build(0.3, "reference", decoder_layers=1).eval(), sample, given)
+    expected = found(build(0.3, "reference", **one).eval(), sample, given)
     with FakeGpu() as gpu:
-        model = to_gpu(build(0.3, decoder_layers=1).eval())
+        model = to_gpu(build(0.3, **one).eval())
         model.make_generation_fast_()
         ours = found(model, to_gpu(sample), None if given is None else to_gpu(given))
         for kernel in ("_restrict_lines", "_count_lines", "_best_of_item", "_advance", "_log_softmax", "_write"):

@@ -11,8 +11,8 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from helpers import SMALL, tokens
 
-from fairseq_lasformer.cannot import CANNOT, DELIGHT, MIXTURES, refuse, table
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.cannot import CANNOT, DELIGHT, MIXTURES, refuse, table
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.plugin.config import LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel, RunOptions
 
@@ -20,7 +20,7 @@ MODEL: dict[str, dict[str, Any]] = {
     MIXTURES: {"moe_experts": 4},
     DELIGHT: {"delight": "official", "select_dim": 2},
     "--own-lines": {"own_lines": True},
-    "--positions line": {"positions": "line"},
+    "--source-context-only": {"own_lines": True, "source_context_only": True},
     "--tie-groups": {"tie_groups": True},
     "--group-drop": {"group_drop": 0.5},
     "--fewer-heads": {"fewer_heads": "cross=1"},

@@ -139,7 +139,8 @@ def test_log_lines_are_means_over_all_micro_batches_and_workers(prepared):
         {"loss": 30.0, "nll_loss": 20.0, "ntokens": 10, "nsentences": 1, "sample_size": 10},
         {"loss": 10.0, "nll_loss": 8.0, "ntokens": 30, "nsentences": 2, "sample_size": 30},
     ]
-    statistics = {"encoder.0": ((2.0, 9.0, 8.0, 10.0), (3.0, 27.0, 6.0, 30.0)), "cross.1": ((1.0, 5.0, 4.0, 10.0),) * 2}
+    statistics = {"encoder.0": ((2.0, 9.0, 8.0, 10.0, 10.0), (3.0, 27.0, 6.0, 30.0, 30.0))}
+    statistics["cross.1"] = ((1.0, 2.5, 2.0, 10.0, 5.0),) * 2  # which reads half of what it reads in own lines
     kappas = {"encoder.0": torch.tensor(500_000), "cross.1": torch.tensor(100_000)}
     for name, workers in statistics.items():
         for log, values in zip(logs, workers):

@@ -10,9 +10,9 @@ import pytest
 import torch
 from helpers import SIZES, run, train
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints import loading
 from fairseq_lasformer.documents import hub
-from fairseq_lasformer.errors import InputError
 
 
 @pytest.mark.command

@@ -13,9 +13,9 @@ from helpers import ROOT, log_lines, run, state, train, write_corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.datasets.denoising import Noise, NoisySource, Symbols, noised, repeats
 from fairseq_lasformer.plugin.task import DocumentTranslationTask
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from fairseq import options
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.beam_loop import BeamGenerator

@@ -19,7 +19,7 @@ pytestmark = [
 
 KINDS = {
     "training": 10,
-    "search": 9,
+    "search": 10,
 }
 
 
@@ -46,7 +46,7 @@ def test_on_a_fake_gpu(kind, least):
 
 
 @pytest.mark.parametrize(
-    ("documents", "length", "kappa", "launches"), [(1, 1024, 0.05, 1200), (16, 32, 1.0, 1100)], ids=["long", "short"]
+    ("documents", "length", "kappa", "launches"), [(1, 512, 0.05, 1200), (16, 32, 1.0, 1100)], ids=["long", "short"]
 )
 def test_a_training_step_of_the_base_model_starts_few_kernels(documents, length, kappa, launches):
     """One document, and 16 sentences: not many more launches than fairseq's transformer."""

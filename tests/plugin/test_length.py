@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import tokens
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.ops import AttentionMask
 
 

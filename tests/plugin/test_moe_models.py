@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import SMALL, assert_steps_are_a_full_pass, tokens
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.plugin.config import LasformerConfig, module_config
 from fairseq_lasformer.plugin.model import LasformerModel

@@ -6,9 +6,9 @@ import pytest
 import torch
 from fairseq import options
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.checkpoints.settings import FORMER
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.build import sampling
 from fairseq_lasformer.plugin.config import LasformerConfig, module_config
@@ -45,6 +45,15 @@ def test_a_checkpoint_with_gates_is_refused_in_one_line(tmp_path):
         load(path)
     expected = "its own lines have gates, as those of version 0.3.0.dev0; use it with commit 2ee9ace"
     assert str(error.value) == f"{path}: {expected}"
+
+
+@pytest.mark.parametrize("settings", [{"positions": "line"}, {"positions": "text", "own_lines": True}])
+def test_a_checkpoint_with_positions_apart_from_lines_is_refused_in_one_line(settings, tmp_path):
+    path, model = tmp_path / "old.pt", {"_name": "lasformer", **settings}
+    torch.save({"model": {}, "cfg": {"model": model, "task": {"_name": "document_translation"}}}, path)
+    with pytest.raises(InputError) as error:
+        load(path)
+    assert str(error.value) == f"{path}: positions or attention alone go by lines; use it with commit c451627"
 
 
 def test_queries_are_sampled_as_asked():

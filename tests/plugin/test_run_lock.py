@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from helpers import ROOT, train
 
-from fairseq_lasformer import files
+from fairseq_lasformer.base import files
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints import loading
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.patches import compat, run_lock
 
 
@@ -85,7 +85,7 @@ def test_a_trainer_does_not_outlive_the_command_that_started_it(tmp_path):
     script = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from fairseq_lasformer.processes import start
+from fairseq_lasformer.base.machine import start
 child = start([sys.executable, "-c", "import time; time.sleep(60)"])
 print(child.pid, flush=True)
 child.wait()

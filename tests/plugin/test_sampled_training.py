@@ -9,10 +9,10 @@ import pytest
 import torch
 from helpers import log_lines, state, train, write_corpus
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
 from fairseq_lasformer.data.subwords import SubwordCodec
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.datasets.subword_sampling import SampledSide
 from fairseq_lasformer.plugin.task import DocumentTranslationTask
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig

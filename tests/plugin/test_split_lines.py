@@ -7,9 +7,9 @@ import pytest
 import torch
 from helpers import batches, log_lines, state, train, trainer_of
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.datasets.split_lines import SplitSide, share_at, split_lines
 from fairseq_lasformer.plugin.task import DocumentTranslationTask
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig

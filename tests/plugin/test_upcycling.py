@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import log_lines, state, tokens, train
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.ops import KAPPA_ONE
 from fairseq_lasformer.plugin.config import LasformerConfig, module_config
 from fairseq_lasformer.plugin.placement import group_starts

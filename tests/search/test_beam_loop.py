@@ -10,7 +10,7 @@ from fairseq.search import BeamSearch, DiverseBeamSearch
 from fairseq.sequence_generator import SequenceGenerator
 from helpers import tokens
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.search.alignment import LineAlignment
 from fairseq_lasformer.search.beam_loop import BeamGenerator, Beams, advance
 from fairseq_lasformer.search.beam_search import fast
@@ -211,7 +211,7 @@ def test_lines_are_aligned_as_in_fairseqs_loop(model, small_task, every, monkeyp
     assert blocked and any(h["repaired"] for f in found for h in f)
     before = blocked.copy()
     blocked.clear()
-    monkeypatch.setattr(ours, "_is_plain", lambda _: False)
+    monkeypatch.setattr(ours, "is_plain", lambda _: False)
     theirs = ours.generate([], sample)
     if every == 1:  # else there are rows of items that are finished
         assert [tokens.tolist() for tokens in before] == [tokens.tolist() for tokens in blocked]
@@ -224,15 +224,15 @@ def test_lines_are_aligned_as_in_fairseqs_loop(model, small_task, every, monkeyp
 def test_what_needs_the_host_takes_fairseqs_loop(model, small_task):
     words = small_task.target_dictionary
     plain = BeamGenerator([model], words)
-    assert plain._is_plain()
+    assert plain.is_plain()
     for options in (
         {"no_repeat_ngram_size": 2},
         {"match_source_len": True},
         {"lm_model": model},
         {"search_strategy": DiverseBeamSearch(words, 2, 0.5)},
     ):
-        assert not BeamGenerator([model], words, **options)._is_plain()
-    assert BeamGenerator([model], words, search_strategy=BeamSearch(words))._is_plain()
+        assert not BeamGenerator([model], words, **options).is_plain()
+    assert BeamGenerator([model], words, search_strategy=BeamSearch(words)).is_plain()
     aligned = AlignedGenerator([model], words, alignment=Alignment((SEPARATOR, SEPARATOR), 1.2, 1, 0))
     limits = aligned.limits(batch()["net_input"]["src_tokens"])
     for rule, expected in (
@@ -241,9 +241,9 @@ def test_what_needs_the_host_takes_fairseqs_loop(model, small_task):
         (Watch({0: print}, END), True),
         (RequiredTerms([], SEPARATOR, END), False),
     ):
-        assert aligned._is_plain([rule]) is expected
+        assert aligned.is_plain([rule]) is expected
     del plain.model.models[0].decoder
-    assert not plain._is_plain()
+    assert not plain.is_plain()
 
 
 def continued(beams, candidates, ends_exhausted=False):
@@ -279,7 +279,7 @@ def test_an_items_hypotheses_are_counted_and_the_best_others_go_on():
 
 
 def test_an_exhausted_item_is_finished_once_a_hypothesis_ends():
-    beams = Beams.first(3, 2, END, torch.device("cpu"))
+    beams = Beams.first(torch.full((3,), END), 2)
     words = torch.tensor([[END, END, 6, 7], [END, 5, 6, 7], [5, 6, 7, END]])
     scores = -torch.arange(4.0).repeat(3, 1)
     scores[0, 2:] = -math.inf  # nothing goes on

@@ -7,8 +7,8 @@ import torch
 from fairseq import search
 from test_alignment import SENTENCES, SEPARATOR, batch, generator, lines_of, model, words  # noqa: F401
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents.part_search import PartSearch
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.glossary import Glossary, contains
 

@@ -13,12 +13,12 @@ from fairseq.data import Dictionary
 from helpers import SMALL, run
 from tiers import thinned
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.data import shortlist as module
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.shortlist import Shortlist, load
 from fairseq_lasformer.documents.hub import load_model
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import cpu
 from fairseq_lasformer.plugin.config import LasformerConfig

@@ -129,26 +129,6 @@ def test_preparing_takes_a_turn_and_has_an_end(served, monkeypatch):
     held.set()
 
 
-def test_the_progress_of_a_file_is_told(served):
-    client = page(served)
-    name = "a b%/ü<1>.txt"
-    files = {"file": (name, b"w1 w2.\n\nw3 w4.\n\nw5.\n")}
-    answer = client.post("/translate_file", files=files, data={"stream": "true"})
-    events = [block.split("\n") for block in answer.text.strip().split("\n\n")]
-    kinds = [kind.removeprefix("event: ") for kind, _ in events]
-    bodies = [json.loads(data.removeprefix("data: ")) for _, data in events]
-    assert kinds[0] == "progress" and kinds[-1] == "done" and bodies[0] == {"done": 0, "total": 3}
-    assert bodies[-2] == {"done": 3, "total": 3}
-    address = bodies[-1]["translatedFileUrl"].partition("testserver")[2]
-    assert "<" not in address and " " not in address
-    got = client.get(address)
-    assert got.status_code == 200 and "filename*=UTF-8''" in got.headers["content-disposition"]
-    plain = client.post("/translate_file", files=files, data={"stream": "0"}).json()
-    assert plain["summary"].startswith("3 sentences")
-    broken = client.post("/translate_file", files={"file": ("a.docx", b"x")}, data={"stream": "1"})
-    assert "event: error" in broken.text and "not a .docx file" in broken.text
-
-
 def test_pictures_that_unpack_to_more_than_the_limit_are_refused(served):
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -281,7 +261,6 @@ def test_a_taken_port_is_said_before_models_are_loaded(trained_folder, capsys):
         (["--lanes", "-1"], "--lanes -1"),
         (["--beam", "0"], "--beam 0"),
         (["--max-tokens", "0"], "--max-tokens 0"),
-        (["--max-queue", "0"], "--max-queue 0"),
         (["--max-characters", "-1"], "--max-characters -1"),
         (["--max-seconds", "nan"], "--max-seconds nan"),
         (["--per-client", "0"], "--per-client 0"),

@@ -43,7 +43,7 @@ def test_the_units_command_is_one_of_ours(tmp_path, capsys):
     words = re.search(r"^ExecStart=(.*)$", (ROOT / "deploy/lasformer.service").read_text(), re.M)[1].split()
     assert words[:2] == ["/opt/lasformer/bin/lasformer", "serve"]
     (tmp_path / "keys").write_text("secret\n")
-    words = [word.replace("%d", str(tmp_path)) for word in words]
+    words = [word.replace("%d", str(tmp_path)).replace("/var/cache", str(tmp_path)) for word in words]
     assert main([*words[1:2], "/nowhere", *words[3:]]) == 1
     assert "/nowhere: no such" in capsys.readouterr().err  # the options are accepted
 

@@ -10,8 +10,9 @@ import pytest
 import uvicorn
 
 from fairseq_lasformer.plugin.model import LasformerModel
-from fairseq_lasformer.server.app import Limits, Server
+from fairseq_lasformer.server.app import Server
 from fairseq_lasformer.server.models import ServedModel
+from fairseq_lasformer.server.pages import Limits
 from fairseq_lasformer.translation_memory.building import build
 
 
@@ -106,7 +107,7 @@ def test_a_click_says_which_sentence_decided_a_word_and_offers_its_other_form(ad
         "because": because,
     }
     monkeypatch.setattr(
-        ServedModel, "explained", lambda self, source, target, number=None: [word] if number == 2 else []
+        ServedModel, "explained", lambda self, left, source, target, number=None: [word] if number == 2 else []
     )
     page = browser(900, 900)
     page.get(address)

@@ -15,8 +15,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents.translator import Translator
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.file_translation.file_translator import FileTranslator
 from fairseq_lasformer.server.app import Server
 from fairseq_lasformer.server.engine import Engine, QueueFull

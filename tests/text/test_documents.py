@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.prepare import _blanks
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.text.documents import (
     Span,
     chunks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.text.hypotheses import read_hypotheses, write_hypotheses
 
 

@@ -143,3 +143,15 @@ def test_hostile_text_takes_linear_time(piece):
     begun = time.process_time()
     spans(piece * (60_000 // len(piece)))
     assert time.process_time() - begun < 10
+
+
+def test_endless_words_are_data_and_not_language():
+    data = "QUJD/0+x" * 80
+    (found,) = spans(f"Der Schlüssel {data} gilt bis 2026.")
+    assert (found.start, found.end) == (14, 14 + 640) and not has_language(data)
+    assert [s.kind for s in spans(f"https://example.org and {data} and {{name}}")] == ["address", "name", "placeholder"]
+    for language in ("Donaudampfschifffahrtsgesellschaft" * 10, "\u6f22\u5b57" * 400, "a word " * 200):
+        assert spans(language) == [] and has_language(language)
+    begun = time.process_time()
+    spans("ab" * 500_000)
+    assert time.process_time() - begun < 5

@@ -9,8 +9,8 @@ import signal
 
 import pytest
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.cli.main import main
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.translation_memory import building, tmx
 from fairseq_lasformer.translation_memory.building import build
 from fairseq_lasformer.translation_memory.store import MemoryStore

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.documents.requests import Request
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.jobs.generate import generate
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.glossary import Glossary

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.translation_memory import matching, store
 from fairseq_lasformer.translation_memory.choosing import chosen
 from fairseq_lasformer.translation_memory.matching import Match, Matcher

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fairseq_lasformer.base.errors import InputError, in_one_line
 from fairseq_lasformer.checkpoints.sizes import COUNT, POSITIONS, WIDTH
 from fairseq_lasformer.conversion.huggingface.folder import Folder
-from fairseq_lasformer.errors import InputError, in_one_line
 
 _COUNTS = re.compile(r".*(layers|heads|beams|experts)$")
 _POSITIONS = re.compile(r".*(position|length|num_labels).*")

@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.conversion.huggingface.folder import Folder
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.records import Json
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 """The first words of fairseq's dictionaries."""
@@ -23,24 +23,15 @@ NEVER = -1e4
 
 @dataclass(frozen=True)
 class Imported:
-    """An imported model, in our form.
+    """An imported model, in our form."""
 
-    Attributes:
-        options: options of the model, by their names in fairseq-train.
-        weights: weights in our names and order of words.
-        words: words of the two dictionaries, after fairseq's special ones.
-        rows: for each word of the two dictionaries, the original's row, int64; see :func:`order`.
-        start: row of the word that the original's decoder begins with.
-        data: settings of the folder.
-        files: the files that encode and decode text, or their contents, by the names that they get.
-    """
-
-    options: Json
-    weights: dict[str, Tensor]
-    words: tuple[Sequence[str], Sequence[str]]
-    rows: tuple[Tensor, Tensor]
-    start: int
-    data: DataConfig
+    options: Json  # options of the model, by their names in fairseq-train
+    weights: dict[str, Tensor]  # weights in our names and order of words
+    words: tuple[Sequence[str], Sequence[str]]  # words of the two dictionaries, after fairseq's special ones
+    rows: tuple[Tensor, Tensor]  # for each word of the two dictionaries, the original's row, int64; see `order`
+    start: int  # row of the word that the original's decoder begins with
+    data: DataConfig  # settings of the folder
+    # the files that encode and decode text, or their contents, by the names that they get
     files: Mapping[str, Path | bytes]
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Size, Tensor
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.checkpoints.loading import check_weights, unpickled
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.records import Json
 
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 TOKENIZER_CONFIG = "tokenizer_config.json"

@@ -11,6 +11,9 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_copy, check_new_folder, new_folder
+from fairseq_lasformer.base.records import Json
 from fairseq_lasformer.conversion.huggingface.checking import check_sizes, refusing
 from fairseq_lasformer.conversion.huggingface.family import Family, Imported
 from fairseq_lasformer.conversion.huggingface.folder import Folder
@@ -19,10 +22,7 @@ from fairseq_lasformer.conversion.huggingface.marian import Marian
 from fairseq_lasformer.conversion.huggingface.multilingual import M2M100
 from fairseq_lasformer.conversion.huggingface.proof import compared, possible
 from fairseq_lasformer.data.shortlist import hashes
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_copy, check_new_folder, new_folder
 from fairseq_lasformer.plugin import register
-from fairseq_lasformer.records import Json
 
 FAMILIES: dict[str, Family] = {"m2m_100": M2M100(), "marian": Marian()}
 """By ``model_type`` in ``config.json``."""

@@ -4,8 +4,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.conversion.huggingface.folder import TOKENIZER_CONFIG, Folder
-from fairseq_lasformer.errors import InputError
 
 
 def added_tokens(folder: Folder, first: int) -> dict[str, int]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import torch
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.conversion.huggingface.family import (
     NEVER,
     Imported,
@@ -16,7 +17,6 @@ from fairseq_lasformer.conversion.huggingface.family import (
 )
 from fairseq_lasformer.conversion.huggingface.folder import Folder
 from fairseq_lasformer.data.subwords import DataConfig
-from fairseq_lasformer.errors import InputError
 
 _RULES = (
     (r"model\.(?:encoder|decoder)\.embed_positions\.weight", ""),  # sinusoids

@@ -2,11 +2,11 @@
 
 import torch
 
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.conversion.huggingface.family import Imported, check_start, order, renamed, sizes
 from fairseq_lasformer.conversion.huggingface.folder import TOKENIZER_CONFIG, Folder
 from fairseq_lasformer.conversion.huggingface.languages import added_tokens, m2m_tokens, tag_of
 from fairseq_lasformer.data.subwords import DataConfig, subword_model
-from fairseq_lasformer.errors import InputError
 
 PIECES, WORDS = "sentencepiece.bpe.model", "vocab.json"
 

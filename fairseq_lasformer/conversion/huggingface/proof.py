@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
+from fairseq_lasformer.base.errors import InputError, in_one_line
 from fairseq_lasformer.conversion.huggingface.family import Imported
 from fairseq_lasformer.documents.hub import from_pretrained
-from fairseq_lasformer.errors import InputError, in_one_line
 
 TOLERANCE = 1e-4
 """Largest difference of two scores, relative to the largest score."""

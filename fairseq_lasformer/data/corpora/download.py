@@ -8,24 +8,18 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
-
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import CHUNK, atomic_write, check_writable, file_hash
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import CHUNK, atomic_write, check_writable, file_hash
+from fairseq_lasformer.base.terminal import progress_bar
 
 
 class RemoteFile(NamedTuple):
-    """One file of a distribution.
+    """One file of a distribution."""
 
-    Attributes:
-        name: name under which the file is stored.
-        url: where it is downloaded from.
-        checksum: its published SHA-256 or MD5. Empty if none is published: the file is then only downloaded with
-            ``trust``, and its SHA-256 is stored (``NAME.sha256``) for all later runs.
-    """
-
-    name: str
-    url: str
+    name: str  # name under which the file is stored
+    url: str  # where it is downloaded from
+    # its published SHA-256 or MD5. Empty if none is published: the file is then only downloaded with `trust`, and its
+    # SHA-256 is stored (`NAME.sha256`) for all later runs.
     checksum: str = ""
 
 
@@ -147,7 +141,7 @@ def _get(url: str, part: Path, known: bool) -> None:
             atomic_write(_validator(part), version)
         with (
             open(part, "ab" if have else "wb") as out,
-            tqdm(total=total, initial=have, desc=part.stem, unit="B", unit_scale=True) as bar,
+            progress_bar(total=total, initial=have, desc=part.stem, unit="B", unit_scale=True) as bar,
         ):
             while block := answer.read(CHUNK):
                 out.write(block)

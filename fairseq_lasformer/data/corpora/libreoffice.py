@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO
 
 from fairseq_lasformer.alignment.align import align
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.resume import Progress, key_of
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.resume import Progress, key_of
 
 NAME = "libreoffice-help"
 
@@ -104,7 +104,8 @@ def _content(package: Path) -> Iterator[IO[bytes]]:
                 break
             if name.startswith("data.tar"):
                 if name.endswith(".zst"):
-                    yield _unpacked_by_dpkg(package)
+                    with _unpacked_by_dpkg(package) as unpacked:
+                        yield unpacked
                     return
                 yield io.BytesIO(file.read(int(size)))
                 return
@@ -112,10 +113,15 @@ def _content(package: Path) -> Iterator[IO[bytes]]:
     raise InputError(f"{package}: damaged (it has no data); remove it and try again")
 
 
-def _unpacked_by_dpkg(package: Path) -> IO[bytes]:
+@contextmanager
+def _unpacked_by_dpkg(package: Path) -> Iterator[IO[bytes]]:
+    """Open the archive of a package's files; it is unpacked as it is read, and no further."""
     if shutil.which("dpkg-deb") is None:
         raise InputError(f"{package}: is compressed with zstd, which needs dpkg-deb")
-    done = subprocess.run(["dpkg-deb", "--fsys-tarfile", str(package)], capture_output=True, check=False)
-    if done.returncode:
-        raise InputError(f"{package}: damaged ({done.stderr.decode('utf-8', 'replace').strip()[:100]})")
-    return io.BytesIO(done.stdout)
+    command = ["dpkg-deb", "--fsys-tarfile", str(package)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout
+        finally:
+            process.kill()

@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
-
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_write
+from fairseq_lasformer.base.resume import Progress, key_of
+from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.data.corpora import libreoffice
 from fairseq_lasformer.data.corpora.download import RemoteFile, fetch
 from fairseq_lasformer.data.corpora.formats import marked, opus, pair, segments, talks, without_empty
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_write
-from fairseq_lasformer.resume import Progress, key_of
 from fairseq_lasformer.text.documents import (
     Document,
     Pair,
@@ -124,7 +123,7 @@ def _opus(name: str, corpus: str, version: str, files: Path, trust: bool, by_spe
         fetch(RemoteFile(f"{name}-{lang}.zip", f"{base}/raw/{lang}.zip"), files, trust) for lang in ("de", "en")
     )
     documents = opus(links, german, english, by_speaker)
-    return [Pair(p.target, p.source) for p in tqdm(documents, desc=f"reading {name}", unit=" documents")]
+    return [Pair(p.target, p.source) for p in progress_bar(documents, desc=f"reading {name}", unit=" documents")]
 
 
 def news(files: Path, trust: bool) -> Splits:
@@ -221,21 +220,16 @@ def _documents(path: Path) -> list[Document]:
 
 
 class Recipe(NamedTuple):
-    """One corpus.
+    """One corpus."""
 
-    Attributes:
-        read: builds its splits from the distribution's files; arguments: their folder, and ``trust`` as in
-            :func:`fetch`.
-        expected: sizes of the development and test sets in the paper (Maruf et al. 2019; Sun et al. 2022).
-        annotations: files for the TCP score: candidates and tokenised reference.
-        tokenizer, bpe: see :class:`data.subwords.DataConfig`. Moses cannot split Chinese into words, and would replace
-            its punctuation.
-    """
-
+    # builds its splits from the distribution's files; arguments: their folder, and `trust` as in `fetch`
     read: Callable[[Path, bool], Splits]
     languages: tuple[str, str]
+    # sizes of the development and test sets in the paper (Maruf et al. 2019; Sun et al. 2022).
     expected: dict[str, CorpusCounts]
-    annotations: tuple[str, str] | None = None
+    annotations: tuple[str, str] | None = None  # files for the TCP score: candidates and tokenised reference
+    # tokenizer, bpe: see `data.subwords.DataConfig`. Moses cannot split Chinese into words, and would replace its
+    # punctuation.
     tokenizer: str = "moses"
     bpe: str = "subword-nmt"
 

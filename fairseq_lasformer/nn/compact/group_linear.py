@@ -60,25 +60,16 @@ def mix(x: Tensor, y: Tensor, groups: int) -> Tensor:
 
 
 class UnitSizes(NamedTuple):
-    """Shape of an expand-reduce unit.
+    """Shape of an expand-reduce unit."""
 
-    Attributes:
-        enter: output width of the linear layer at the start, which is mixed in again at every layer; 0 for none.
-        widths: output width of each group linear transformation, in order.
-        groups: number of groups of each group linear transformation, in order.
-        leave: output width of the linear layer at the end; 0 for none.
-        shuffles: whether each transformation is followed by a feature shuffle.
-        norms: whether each transformation is followed by a layer norm over each group (one affine map for all groups).
-        ends_linear: whether the linear layer at the end has no activation.
-    """
-
-    enter: int
-    widths: tuple[int, ...]
-    groups: tuple[int, ...]
-    leave: int
-    shuffles: bool
+    enter: int  # output width of the linear layer at the start, which is mixed in again at every layer; 0 for none
+    widths: tuple[int, ...]  # output width of each group linear transformation, in order
+    groups: tuple[int, ...]  # number of groups of each group linear transformation, in order
+    leave: int  # output width of the linear layer at the end; 0 for none
+    shuffles: bool  # whether each transformation is followed by a feature shuffle
+    # whether each transformation is followed by a layer norm over each group (one affine map for all groups)
     norms: bool
-    ends_linear: bool = False
+    ends_linear: bool = False  # whether the linear layer at the end has no activation
 
     @property
     def depth(self) -> int:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.cannot import refuse
+from fairseq_lasformer.base.cannot import refuse
 from fairseq_lasformer.nn.cache import LINES, DecodingCache, regroup
 from fairseq_lasformer.nn.decoding.cuda_graph import CudaGraphStep
 from fairseq_lasformer.ops import KeyIndex, OwnLines
@@ -28,23 +28,17 @@ KEPT_BUFFERS = 8
 
 
 class Size(NamedTuple):
-    """Properties that a captured step depends on, besides the contents of its tensors.
+    """Properties that a captured step depends on, besides the contents of its tensors."""
 
-    Attributes:
-        n_items, beam: numbers of items, and of rows per item.
-        positions: length of the table of slots.
-        capacity: slots per item.
-        constants: numbers that a step has read from the model, such as every kappa.
-    """
-
+    # n_items, beam: numbers of items, and of rows per item
     n_items: int
     beam: int
-    positions: int
-    capacity: int
+    positions: int  # length of the table of slots
+    capacity: int  # slots per item
     source: int
     dtype: torch.dtype
     device: torch.device
-    constants: tuple[int, ...]
+    constants: tuple[int, ...]  # numbers that a step has read from the model, such as every kappa
 
     @classmethod
     def first(cls, n_rows: int, n_items: int, source: int, like: Tensor, constants: tuple[int, ...] = ()) -> Size:

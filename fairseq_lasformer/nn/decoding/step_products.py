@@ -26,15 +26,10 @@ class _Joined(NamedTuple):
 
 
 class StepProducts(NamedTuple):
-    """Products of the newest inputs of one attention.
+    """Products of the newest inputs of one attention."""
 
-    Attributes:
-        joined: the products, without those that join nothing.
-        backend: writes keys and values into the cache, one of :data:`ops.BACKENDS`.
-    """
-
-    joined: tuple[_Joined, ...]
-    backend: str
+    joined: tuple[_Joined, ...]  # the products, without those that join nothing
+    backend: str  # writes keys and values into the cache, one of `ops.BACKENDS`
 
     def __call__(self, x: Tensor, cache: DecodingCache, name: str) -> dict[str, Tensor]:
         """Compute the products of x [R, d], and write keys and values into the cache.

@@ -8,24 +8,15 @@ from fairseq_lasformer.ops import PackedLinear
 
 
 class PackedDecoder(NamedTuple):
-    """Packed weights that a decoder on a CPU reads in a step.
-
-    Attributes:
-        output: the projection to scores of all words.
-        of: identifies the weights that were packed, see :meth:`LasformerDecoder._weights`.
-    """
+    """Packed weights that a decoder on a CPU reads in a step."""
 
     stack: PackedStack
-    output: PackedLinear
-    of: tuple[tuple[int, int], ...]
+    output: PackedLinear  # the projection to scores of all words
+    of: tuple[tuple[int, int], ...]  # identifies the weights that were packed, see `LasformerDecoder._weights`
 
 
 class Products(NamedTuple):
-    """Products that a decoder on a GPU computes together in a step.
-
-    Attributes:
-        of: identifies the weights that were copied, see :meth:`LasformerDecoder._weights`.
-    """
+    """Products that a decoder on a GPU computes together in a step."""
 
     of_layers: tuple[AttentionProducts, ...]
-    of: tuple[tuple[int, int], ...]
+    of: tuple[tuple[int, int], ...]  # identifies the weights that were copied, see `LasformerDecoder._weights`

@@ -13,16 +13,11 @@ from fairseq_lasformer.ops import FunctionContext
 
 
 class ExpertGroup(NamedTuple):
-    """The workers that share a model's experts: worker r of W has experts r n / W to (r + 1) n / W - 1 of each layer.
-
-    Attributes:
-        rank: this worker's index (r).
-        size: number of workers (W).
-    """
+    """Workers that share the experts: worker r of W has experts r n / W to (r + 1) n / W - 1 of every layer."""
 
     group: Any
-    rank: int
-    size: int
+    rank: int  # this worker's index (r)
+    size: int  # number of workers (W)
 
 
 def all_reduce(x: Tensor, workers: ExpertGroup) -> Tensor:

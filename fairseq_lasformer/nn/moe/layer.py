@@ -14,54 +14,32 @@ from fairseq_lasformer.nn.moe.routing import combine
 
 
 class MoeConfig(NamedTuple):
-    """Options of a mixture; see ``--moe-...``.
+    """Options of a mixture; see ``--moe-...``."""
 
-    Attributes:
-        n_experts: number of experts (n).
-        top_k: experts per token (k).
-        gating: one of :data:`gating.GATES`.
-        groups: groups of a hierarchical mixture (a, eq 12); 0 for a flat one.
-        importance_weight: w_importance (eq 7).
-        load_weight: w_load (eq 11).
-        noise_floor: added to the standard deviation of the noise (eq 4).
-        sigmoid: whether to apply a sigmoid to the output.
-        recompute: recompute the experts' hidden activations; see :class:`Experts`.
-        backend: implementation of the experts; see :class:`Experts`.
-    """
-
-    n_experts: int
-    top_k: int = 2
-    gating: str = "noisy-topk"
-    groups: int = 0
-    importance_weight: float = 0.01
-    load_weight: float = 0.01
-    noise_floor: float = 0.0
-    sigmoid: bool = False
-    recompute: bool = False
-    backend: str = "auto"
+    n_experts: int  # number of experts (n)
+    top_k: int = 2  # experts per token (k)
+    gating: str = "noisy-topk"  # one of `gating.GATES`
+    groups: int = 0  # groups of a hierarchical mixture (a, eq 12); 0 for a flat one
+    importance_weight: float = 0.01  # w_importance (eq 7)
+    load_weight: float = 0.01  # w_load (eq 11)
+    noise_floor: float = 0.0  # added to the standard deviation of the noise (eq 4)
+    sigmoid: bool = False  # whether to apply a sigmoid to the output
+    recompute: bool = False  # recompute the experts' hidden activations; see `Experts`
+    backend: str = "auto"  # implementation of the experts; see `Experts`
 
 
 class RouterStats(NamedTuple):
-    """Balance loss and logged statistics that a mixture returns in training, besides its output.
+    """Balance loss and logged statistics that a mixture returns in training, besides its output."""
 
-    Attributes:
-        loss: scalar, weights applied; over the tokens of all workers if they share the experts.
-        importance: [n], sum of the gate values of each expert over this worker's tokens.
-        load: [n], number of this worker's tokens of each expert.
-        entropy: scalar, entropy of the gate, summed over this worker's tokens.
-        tokens: scalar, number of this worker's tokens.
-        received: [W], number of rows processed by this worker's experts, at this worker's index; [1] if every worker
-            has all experts.
-        threshold_gap: [n], number of tokens for which batchwise gating's threshold disagrees with the batch; otherwise
-            None.
-    """
-
-    loss: Tensor
-    importance: Tensor
-    load: Tensor
-    entropy: Tensor
-    tokens: Tensor
+    loss: Tensor  # scalar, weights applied; over the tokens of all workers if they share the experts
+    importance: Tensor  # [n], sum of the gate values of each expert over this worker's tokens
+    load: Tensor  # [n], number of this worker's tokens of each expert
+    entropy: Tensor  # scalar, entropy of the gate, summed over this worker's tokens
+    tokens: Tensor  # scalar, number of this worker's tokens
+    # [W], number of rows processed by this worker's experts, at this worker's index; [1] if every worker has all
+    # experts
     received: Tensor
+    # [n], number of tokens for which batchwise gating's threshold disagrees with the batch; otherwise None
     threshold_gap: Tensor | None = None
 
 

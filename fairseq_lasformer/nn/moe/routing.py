@@ -12,18 +12,13 @@ from torch import Tensor
 
 
 class Routing(NamedTuple):
-    """Token-expert pairs, in any order.
+    """Token-expert pairs, in any order."""
 
-    Attributes:
-        token, expert: int64 [P].
-        weight: the gate value G(x)_i, float32 [P].
-        n_each: number of pairs of every token; 0 if it varies.
-    """
-
+    # token, expert: int64 [P]
     token: Tensor
     expert: Tensor
-    weight: Tensor
-    n_each: int = 0
+    weight: Tensor  # the gate value G(x)_i, float32 [P]
+    n_each: int = 0  # number of pairs of every token; 0 if it varies
 
     def sorted(self, n_experts: int) -> tuple[Routing, Tensor]:
         """Sort the pairs by expert (stably); also return the number of pairs of each expert, int64 [n]."""
@@ -53,18 +48,13 @@ def combine(rows: Tensor, routing: Routing, n_tokens: int) -> Tensor:
 
 
 class GateOutput(NamedTuple):
-    """Output of a gate.
-
-    Attributes:
-        sums: inputs of the balance losses, each a sum over tokens, so that the sums of all workers can be added.
-        entropy: entropy of the gate's distribution in nats, summed over tokens, for logging.
-        own_loss: a loss that is not a function of ``sums`` (batchwise gating, eq 20), or None.
-    """
+    """Output of a gate."""
 
     routing: Routing
+    # inputs of the balance losses, each a sum over tokens, so that the sums of all workers can be added
     sums: dict[str, Tensor]
-    entropy: Tensor
-    own_loss: Tensor | None = None
+    entropy: Tensor  # entropy of the gate's distribution in nats, summed over tokens, for logging
+    own_loss: Tensor | None = None  # a loss that is not a function of `sums` (batchwise gating, eq 20), or None
 
 
 def cv_squared(x: Tensor) -> Tensor:

@@ -9,17 +9,12 @@ from fairseq_lasformer.nn.others.relational import Places, Relational, near
 
 @dataclass(frozen=True)
 class Shares:
-    """Parameters of ``bigbird``, each in tokens, where the paper has blocks.
+    """Parameters of ``bigbird``, each in tokens, where the paper has blocks."""
 
-    Attributes:
-        window: the keys nearest to the query.
-        of_all: the first tokens, which all attend to and which attend to all (option ``global``).
-        random: random keys of each query.
-    """
-
-    window: int
+    window: int  # the keys nearest to the query
+    # the first tokens, which all attend to and which attend to all (option `global`)
     of_all: int = field(default=2, metadata={"option": "global"})
-    random: int = 3
+    random: int = 3  # random keys of each query
 
 
 class BigBird(Relational[Shares]):

@@ -13,13 +13,9 @@ from fairseq_lasformer.nn.others.relational import Places, Relational, near
 
 @dataclass(frozen=True)
 class Width:
-    """Parameters of ``longformer`` and ``etc``.
+    """Parameters of ``longformer`` and ``etc``."""
 
-    Attributes:
-        window: number of keys nearest to the query, on both sides and its own.
-    """
-
-    window: int
+    window: int  # number of keys nearest to the query, on both sides and its own
 
 
 class Longformer(Relational[Width]):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
 from fairseq_lasformer.nn.layer_cache import LayerCache
@@ -21,15 +21,10 @@ from fairseq_lasformer.ops import KeptKeys
 
 @dataclass(frozen=True)
 class Rows:
-    """Parameters of ``linformer``.
+    """Parameters of ``linformer``."""
 
-    Attributes:
-        rows: rows that keys and values are projected to (k of the paper).
-        length: the longest text, in tokens (n).
-    """
-
-    rows: int
-    length: int = 1024
+    rows: int  # rows that keys and values are projected to (k of the paper)
+    length: int = 1024  # the longest text, in tokens (n)
 
 
 class Linformer(ProjectedAttention):

@@ -25,13 +25,9 @@ from fairseq_lasformer.ops import KeptKeys
 
 @dataclass(frozen=True)
 class Rows:
-    """Parameters of ``luna``.
+    """Parameters of ``luna``."""
 
-    Attributes:
-        rows: rows that the keys are packed into (l of the paper).
-    """
-
-    rows: int
+    rows: int  # rows that the keys are packed into (l of the paper)
 
 
 class Luna(ProjectedAttention):

@@ -29,13 +29,9 @@ MINIMUM = 1e-30
 
 @dataclass(frozen=True)
 class Features:
-    """Parameters of ``performer`` and ``rfa``.
+    """Parameters of ``performer`` and ``rfa``."""
 
-    Attributes:
-        features: number of random vectors (m).
-    """
-
-    features: int
+    features: int  # number of random vectors (m)
 
 
 class RandomFeatures(ProjectedAttention):

@@ -14,15 +14,10 @@ SEED = 2001_04451
 
 @dataclass(frozen=True)
 class Hashes:
-    """Parameters of ``reformer``.
+    """Parameters of ``reformer``."""
 
-    Attributes:
-        buckets: number of buckets of a hash, even; 1: all keys share one.
-        rounds: number of hashes; a key is kept if one of them puts it into the query's bucket.
-    """
-
-    buckets: int
-    rounds: int = 2
+    buckets: int  # number of buckets of a hash, even; 1: all keys share one
+    rounds: int = 2  # number of hashes; a key is kept if one of them puts it into the query's bucket
 
     def __post_init__(self) -> None:
         if self.buckets > 1 and self.buckets % 2:

@@ -33,37 +33,25 @@ LINE = 25
 class Places(NamedTuple):
     """Queries [..., Q, 1] or keys [..., 1, K].
 
-    Attributes:
-        position: int64, from 0, without padding; of a query in cross-attention, its position in the target, which may
-            exceed the source's length.
-        end: bool, whether it ends a line: a separator, or the end of sentence, which also starts a target.
-        line: int64, number of ends before it.
-        code: result of :meth:`Relational.code` for its state, [..., C]; None if there is none.
-
     A query in cross-attention is never an end.
     """
 
+    # int64, from 0, without padding; of a query in cross-attention, its position in the target, which may exceed the
+    # source's length
     position: Tensor
-    end: Tensor
-    line: Tensor
-    code: Tensor | None = None
+    end: Tensor  # bool, whether it ends a line: a separator, or the end of sentence, which also starts a target
+    line: Tensor  # int64, number of ends before it
+    code: Tensor | None = None  # result of `Relational.code` for its state, [..., C]; None if there is none
 
 
 class Relational(Pattern, Generic[Numbers]):
-    """A pattern that decides for each pair of query and key whether the query keeps the key.
+    """A pattern that decides for each pair of query and key whether the query keeps the key."""
 
-    Attributes:
-        kind: dataclass of its parameters; it raises a ValueError for invalid combinations.
-        example: the pattern with parameters, for messages.
-        coded: whether it reads states, with :meth:`code`.
-        reads_ends: whether it reads where the lines of the text end (:attr:`AttentionMask.ends`).
-    """
-
-    kind: ClassVar[type[Any]]
-    example: ClassVar[str]
+    kind: ClassVar[type[Any]]  # dataclass of its parameters; it raises a ValueError for invalid combinations
+    example: ClassVar[str]  # the pattern with parameters, for messages
     packable = True
-    coded: ClassVar[bool] = False
-    reads_ends: ClassVar[bool] = False
+    coded: ClassVar[bool] = False  # whether it reads states, with `code`
+    reads_ends: ClassVar[bool] = False  # whether it reads where the lines of the text end (`AttentionMask.ends`)
 
     def __init__(self, its_numbers: Numbers, options: PatternOptions) -> None:
         super().__init__()

@@ -16,26 +16,17 @@ from fairseq_lasformer.nn.patterns.positional import Numbered
 
 @dataclass(frozen=True)
 class Stride:
-    """Parameters of ``sparse_strided``.
+    """Parameters of ``sparse_strided``."""
 
-    Attributes:
-        stride: l of the paper, where it is close to the square root of the length.
-    """
-
-    stride: int
+    stride: int  # l of the paper, where it is close to the square root of the length
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Parameters of ``sparse_fixed``.
+    """Parameters of ``sparse_fixed``."""
 
-    Attributes:
-        stride: l of the paper, the number of keys of a block.
-        summary: c of the paper, the number of a block's keys that all queries keep.
-    """
-
-    stride: int
-    summary: int = 1
+    stride: int  # l of the paper, the number of keys of a block
+    summary: int = 1  # c of the paper, the number of a block's keys that all queries keep
 
     def __post_init__(self) -> None:
         if self.summary > self.stride:

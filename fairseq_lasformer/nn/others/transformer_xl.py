@@ -22,24 +22,16 @@ from fairseq_lasformer.ops import AttentionMask
 
 @dataclass(frozen=True)
 class Segment:
-    """Parameters of ``transformer_xl``.
+    """Parameters of ``transformer_xl``."""
 
-    Attributes:
-        segment: number of tokens of a segment, and of the memory.
-    """
-
-    segment: int
+    segment: int  # number of tokens of a segment, and of the memory
 
 
 @dataclass(frozen=True)
 class RememberedSelection(MaskSelection):
-    """Kept keys, some of which receive no gradient.
+    """Kept keys, some of which receive no gradient."""
 
-    Attributes:
-        memory: bool [B or 1, Q, K], the keys without gradient.
-    """
-
-    memory: Tensor | None = None
+    memory: Tensor | None = None  # bool [B or 1, Q, K], the keys without gradient
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float, backend: str, bias: Tensor | None = None

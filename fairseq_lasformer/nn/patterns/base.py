@@ -28,26 +28,16 @@ PATTERNS: dict[str, type[Pattern]] = {}
 
 
 class PatternOptions(NamedTuple):
-    """Options that a pattern is built from.
+    """Options that a pattern is built from."""
 
-    Attributes:
-        query_dim: width of the states that queries are projected from.
-        key_dim: width of the states that keys are projected from.
-        select_dim: width of a learned selector's single head (d_s).
-        gradient: how the translation loss reaches a learned selector.
-        backend: backend for inference, one of :data:`ops.BACKENDS`.
-        live: whether a learned selector also trains the layers whose states it reads.
-        same_text: whether queries and keys are of the same text: self-attention.
-    """
-
-    query_dim: int
-    key_dim: int
-    select_dim: int
+    query_dim: int  # width of the states that queries are projected from
+    key_dim: int  # width of the states that keys are projected from
+    select_dim: int  # width of a learned selector's single head (d_s)
     rule: SparsityRule
-    gradient: str = "bounded"
-    backend: str = "auto"
-    live: bool = True
-    same_text: bool = True
+    gradient: str = "bounded"  # how the translation loss reaches a learned selector
+    backend: str = "auto"  # backend for inference, one of `ops.BACKENDS`
+    live: bool = True  # whether a learned selector also trains the layers whose states it reads
+    same_text: bool = True  # whether queries and keys are of the same text: self-attention
 
 
 class PatternCost(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_lasformer import ops
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn.forms import select
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions

@@ -24,15 +24,10 @@ COUNTED = 4096
 
 
 class KeptPositions(NamedTuple):
-    """Positions of the kept keys of some queries.
+    """Positions of the kept keys of some queries."""
 
-    Attributes:
-        positions: int64 [..., M], ascending, each once; -1 after the last.
-        counts: int64 [...], the number of positions.
-    """
-
-    positions: Tensor
-    counts: Tensor
+    positions: Tensor  # int64 [..., M], ascending, each once; -1 after the last
+    counts: Tensor  # int64 [...], the number of positions
 
 
 class Positional(Pattern):
@@ -102,15 +97,10 @@ class Positional(Pattern):
 
 
 class Numbered(Positional, Generic[Numbers]):
-    """A pattern of positions with numeric parameters: ``--select-pattern NAME:NUMBER=N,NUMBER=N``.
+    """A pattern of positions with numeric parameters: ``--select-pattern NAME:NUMBER=N,NUMBER=N``."""
 
-    Attributes:
-        kind: dataclass of the parameters; it raises a ValueError for invalid combinations.
-        example: the pattern with parameters, for messages.
-    """
-
-    kind: ClassVar[type[Any]]
-    example: ClassVar[str]
+    kind: ClassVar[type[Any]]  # dataclass of the parameters; it raises a ValueError for invalid combinations
+    example: ClassVar[str]  # the pattern with parameters, for messages
 
     def __init__(self, its_numbers: Numbers) -> None:
         super().__init__()

@@ -18,8 +18,8 @@ from types import ModuleType
 
 import torch
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import remove_stale
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import remove_stale
 from fairseq_lasformer.ops.cpu import build
 
 logger = logging.getLogger(__name__)

@@ -23,21 +23,13 @@ PANEL = 16  # adjacent outputs, as in arithmetic/arithmetic.h
 
 @dataclass(frozen=True)
 class PackedLinear:
-    """Weights of a linear layer, packed for the CPU kernels; see ``arithmetic/arithmetic.h`` for the layout.
+    """Weights of a linear layer, packed for the CPU kernels; see ``arithmetic/arithmetic.h`` for the layout."""
 
-    Attributes:
-        weight: float32 or int8.
-        scale: float32 [N], scale of an output's int8 weights; empty in float32. N is padded to a multiple of 16.
-        sums: int32 [N], 128 times the sums of an output's int8 weights; empty in float32.
-        bias: float32 [outputs]; empty if there is none.
-        outputs: number of outputs.
-    """
-
-    weight: Tensor
-    scale: Tensor
-    sums: Tensor
-    bias: Tensor
-    outputs: int
+    weight: Tensor  # float32 or int8
+    scale: Tensor  # float32 [N], scale of an output's int8 weights; empty in float32. N is padded to a multiple of 16.
+    sums: Tensor  # int32 [N], 128 times the sums of an output's int8 weights; empty in float32
+    bias: Tensor  # float32 [outputs]; empty if there is none
+    outputs: int  # number of outputs
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

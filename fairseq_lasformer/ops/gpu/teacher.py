@@ -51,19 +51,12 @@ def bitmask_of(kept: KeptKeys, n_batch: int, n_keys: int) -> Tensor:
 
 
 class _Block(NamedTuple):
-    """Some rows of a sample.
+    """Some rows of a sample."""
 
-    Attributes:
-        rows: their indices in the sample.
-        query: index of the first of them among all queries.
-        n_seen: number of leading keys that they are matched against.
-        first: the last key that the first of them may attend to, if the mask is causal.
-    """
-
-    rows: slice
-    query: int
-    n_seen: int
-    first: int
+    rows: slice  # their indices in the sample
+    query: int  # index of the first of them among all queries
+    n_seen: int  # number of leading keys that they are matched against
+    first: int  # the last key that the first of them may attend to, if the mask is causal
 
 
 def _blocks(
@@ -128,7 +121,7 @@ class _TiledSupervise(torch.autograd.Function):
         n_batch, n_queries = sel_q.shape[:2]
         totals = rows.sum((1, 2))
         if sample.stride == 1:
-            return _results(ctx, *totals)
+            return _results(ctx, *totals, totals[3])
         if query_padding is None and mask.key_padding is None and (not mask.causal or n_queries <= sel_k.size(1)):
             n_valid = totals.new_full((), n_batch * n_queries)
             masses = totals[1:3] * (n_queries / rows.size(2))
@@ -136,7 +129,7 @@ class _TiledSupervise(torch.autograd.Function):
             valid = (mask.counts(n_queries, sel_k.size(1), sel_q.device) > 0).expand(n_batch, n_queries)
             n_valid = (valid if query_padding is None else valid & ~query_padding).sum().float()
             masses = totals[1:3] * (n_valid / totals[3].clamp(min=1))
-        return _results(ctx, totals[0] * sample.stride, masses[0], masses[1], n_valid)
+        return _results(ctx, totals[0] * sample.stride, masses[0], masses[1], n_valid, n_valid)
 
     @staticmethod
     @torch.autograd.function.once_differentiable

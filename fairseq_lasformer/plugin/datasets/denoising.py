@@ -15,28 +15,23 @@ import torch
 from fairseq.data import FairseqDataset
 from torch import Tensor
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Sample
+from fairseq_lasformer.base.resume import key_of
 from fairseq_lasformer.data.examples import line_spans
-from fairseq_lasformer.errors import InputError
 from fairseq_lasformer.plugin.datasets.epoch_draws import DrawnEveryEpoch
-from fairseq_lasformer.records import Sample
-from fairseq_lasformer.resume import key_of
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
 
 
 class Noise(NamedTuple):
-    """Noise that is added to documents.
+    """Noise that is added to documents."""
 
-    Attributes:
-        mask: share of the tokens that are masked.
-        span: mean of the Poisson distribution of the span lengths, in tokens; each span becomes a single mask.
-        permute: probability that the sentences of an example are shuffled.
-    """
-
-    mask: float = 0.35
+    mask: float = 0.35  # share of the tokens that are masked
+    # mean of the Poisson distribution of the span lengths, in tokens; each span becomes a single mask
     span: float = 3.5
-    permute: float = 1.0
+    permute: float = 1.0  # probability that the sentences of an example are shuffled
 
     def check(self) -> None:
         """Reject impossible values.
@@ -52,17 +47,11 @@ class Noise(NamedTuple):
 
 
 class Symbols(NamedTuple):
-    """Indices of the symbols that noise respects.
+    """Indices of the symbols that noise respects."""
 
-    Attributes:
-        mask: replacement for a masked span.
-        separator: separator between sentences; None for none.
-        tag: first symbol of every example; None for none.
-    """
-
-    mask: int
-    separator: int | None
-    tag: int | None
+    mask: int  # replacement for a masked span
+    separator: int | None  # separator between sentences; None for none
+    tag: int | None  # first symbol of every example; None for none
 
     @classmethod
     def of(cls, dictionary: Dictionary, separator: str, tag: str) -> Symbols:

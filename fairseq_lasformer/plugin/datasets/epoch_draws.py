@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fairseq.data import BaseWrapperDataset
 
-from fairseq_lasformer.resume import key_of
+from fairseq_lasformer.base.resume import key_of
 
 if TYPE_CHECKING:
     import numpy as np

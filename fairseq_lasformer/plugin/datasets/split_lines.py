@@ -13,8 +13,8 @@ import torch
 from fairseq.data.data_utils import collate_tokens
 from torch import Tensor
 
+from fairseq_lasformer.base.records import Sample
 from fairseq_lasformer.data.examples import line_spans
-from fairseq_lasformer.records import Sample
 from fairseq_lasformer.text.halves import AFTER_MARK, BETWEEN, INSIDE, MARKS, Cut, cut
 
 if TYPE_CHECKING:
@@ -36,35 +36,21 @@ def share_at(share: float, update: int, last: int) -> float:
 
 
 class Spelling(NamedTuple):
-    """Place of a token in a line, as far as its spelling says.
+    """Place of a token in a line, as far as its spelling says."""
 
-    Attributes:
-        begins: whether it begins a word, by sentencepiece's ▁; True in vocabularies without.
-        goes_on: whether its word goes on, by subword-nmt's @@.
-        mark: whether it ends with one of :data:`MARKS`.
-    """
-
-    begins: bool
-    goes_on: bool
-    mark: bool
+    begins: bool  # whether it begins a word, by sentencepiece's ▁; True in vocabularies without
+    goes_on: bool  # whether its word goes on, by subword-nmt's @@
+    mark: bool  # whether it ends with one of `MARKS`
 
 
 class SplitSide(NamedTuple):
-    """One side of a batch.
+    """One side of a batch."""
 
-    Attributes:
-        dictionary: fairseq's dictionary.
-        separator: index of the separator between lines.
-        spellings: of every token of the dictionary.
-        limit: maximum number of tokens of an example.
-        left: whether padding is before the tokens.
-    """
-
-    dictionary: Dictionary
-    separator: int
-    spellings: list[Spelling]
-    limit: int
-    left: bool
+    dictionary: Dictionary  # fairseq's dictionary
+    separator: int  # index of the separator between lines
+    spellings: list[Spelling]  # of every token of the dictionary
+    limit: int  # maximum number of tokens of an example
+    left: bool  # whether padding is before the tokens
 
     @classmethod
     def of(cls, dictionary: Dictionary, separator: str, limit: int, left: bool) -> SplitSide:

@@ -9,34 +9,25 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.base.records import Sample
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.data.subword_sampling import Sampler
 from fairseq_lasformer.data.subwords import SYMBOLS
 from fairseq_lasformer.plugin.datasets.epoch_draws import DrawnEveryEpoch
-from fairseq_lasformer.records import Sample
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary, FairseqDataset
 
 
 class SampledSide(NamedTuple):
-    """One side of the examples.
+    """One side of the examples."""
 
-    Attributes:
-        sampler: draws the subwords of a sentence.
-        dictionary: fairseq's dictionary.
-        symbols: separator and tags in the data's settings.
-        separator: the separator between sentences; empty for none.
-        tag: the first symbol of every example; empty for none.
-        limit: maximum number of tokens of an example.
-    """
-
-    sampler: Sampler
-    dictionary: Dictionary
-    symbols: Sequence[str]
-    separator: str
-    tag: str
-    limit: int
+    sampler: Sampler  # draws the subwords of a sentence
+    dictionary: Dictionary  # fairseq's dictionary
+    symbols: Sequence[str]  # separator and tags in the data's settings
+    separator: str  # the separator between sentences; empty for none
+    tag: str  # the first symbol of every example; empty for none
+    limit: int  # maximum number of tokens of an example
 
     def draw(self, tokens: Tensor, generator: random.Random) -> Tensor:
         """Draw other subwords for an example; it is unchanged if it would exceed the limit.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fairseq_lasformer.records import Sample
+from fairseq_lasformer.base.records import Sample
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary
@@ -17,17 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DroppedSide:
-    """One side of a batch.
+    """One side of a batch."""
 
-    Attributes:
-        key: name of its input in the batch.
-        unk: index of <unk>, the replacement.
-        spared: symbols that are never dropped.
-    """
-
-    key: str
-    unk: int
-    spared: frozenset[int]
+    key: str  # name of its input in the batch
+    unk: int  # index of <unk>, the replacement
+    spared: frozenset[int]  # symbols that are never dropped
 
 
 def dropped_side(key: str, dictionary: Dictionary, symbols: Sequence[str]) -> DroppedSide:

@@ -11,7 +11,7 @@ from fairseq.optim import register_optimizer
 from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from torch import Tensor
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 
 if TYPE_CHECKING:
     from fairseq.optim import FairseqOptimizer

@@ -15,7 +15,7 @@ from fairseq.optim.adam import Adam, FairseqAdam, FairseqAdamConfig
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn import bfloat16
 from fairseq_lasformer.plugin.optimizers.expert_adam import restricted
 

@@ -32,17 +32,18 @@ def install(tools: bool) -> None:
         tools: whether one of fairseq's own tools is running, rather than a user's script.
     """
     from fairseq_lasformer.plugin.patches import (
-        bfloat16_training,
         compat,
+        diverged,
         expert_parallel,
         post_process,
         retired,
         short_lines,
         timed_checkpoints,
+        wrong_options,
     )
 
-    for module in (compat, expert_parallel, post_process, retired, short_lines):
+    for module in (compat, diverged, expert_parallel, post_process, retired, short_lines):
         module.install()
     if tools:
-        for module in (bfloat16_training, timed_checkpoints):
+        for module in (timed_checkpoints, wrong_options):
             module.install()

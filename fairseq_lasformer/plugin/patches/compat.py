@@ -26,12 +26,12 @@ from omegaconf.base import ContainerMetadata, Metadata
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.nodes import AnyNode
 
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import atomic_copy
+from fairseq_lasformer.base.records import State
 from fairseq_lasformer.checkpoints.loading import SAFE_GLOBALS, chosen, load
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import atomic_copy
 from fairseq_lasformer.plugin.patches import run_lock, wrap
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
-from fairseq_lasformer.records import State
 
 if TYPE_CHECKING:
     from fairseq.models import BaseFairseqModel
@@ -54,6 +54,7 @@ def install() -> None:
     file_io.PathManager.copy = staticmethod(_copy)
     wrap(EMA, "__init__", _copy_integers)
     wrap(distributed_utils, "infer_init_method", _join_torchrun)
+    wrap(distributed_utils, "_infer_single_node_init", _with_gpus)
     atexit.unregister(_stop_readers)
     atexit.register(_stop_readers)
 
@@ -216,6 +217,17 @@ def _join_torchrun(original: Callable[..., Any], cfg: DictConfig, *args: Any, **
     cfg.distributed_init_method, cfg.distributed_no_spawn = "env://", True
     cfg.distributed_world_size, cfg.distributed_rank = (int(os.environ[name]) for name in ("WORLD_SIZE", "RANK"))
     cfg.distributed_backend = "gloo"
+
+
+def _with_gpus(original: Callable[..., Any], cfg: DictConfig) -> None:
+    """Refuse workers that fairseq itself would start, and that have no GPU: it only asserts that they have."""
+    workers = cfg.distributed_world_size
+    if workers > torch.cuda.device_count():
+        raise InputError(
+            f"--distributed-world-size {workers}: fairseq starts workers only where each has a GPU; start them with "
+            f"torchrun --nproc-per-node {workers} and fairseq-train's path, without this option (docs/reproduce.md)"
+        )
+    original(cfg)
 
 
 def _stop_readers() -> None:

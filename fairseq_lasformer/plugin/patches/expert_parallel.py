@@ -15,11 +15,11 @@ from fairseq import checkpoint_utils, utils
 from fairseq.distributed import utils as distributed_utils
 from torch import Tensor
 
-from fairseq_lasformer.cannot import refuse
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.cannot import refuse
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import State
 from fairseq_lasformer.nn.moe.dispatch import ExpertGroup
 from fairseq_lasformer.plugin.patches import wrap
-from fairseq_lasformer.records import State
 
 if TYPE_CHECKING:
     from fairseq.optim import FairseqOptimizer

@@ -6,7 +6,7 @@ from typing import Any
 
 from fairseq import options
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.plugin.patches import wrap
 
 RETIRED = {
@@ -14,6 +14,7 @@ RETIRED = {
     "--cuda-graph-memory": "leave it out; training steps are no longer captured",
     "--attention-length": "leave it out; parts with context do better beyond the training length",
     "--upsample-long": "leave it out; it lost more on usual documents than it won on longer ones",
+    "--positions": "leave it out; with --own-lines, positions are counted from the beginning of each line",
     "--quantization-aware": "leave it out; models lost nothing in 8 bits without it",
 }
 

@@ -4,8 +4,8 @@ import logging
 import re
 from pathlib import Path
 
+from fairseq_lasformer.base.files import atomic_copy, hold
 from fairseq_lasformer.checkpoints.loading import damaged
-from fairseq_lasformer.files import atomic_copy, hold
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from fairseq_lasformer.errors import INTERRUPTED
+from fairseq_lasformer.base.errors import INTERRUPTED
 from fairseq_lasformer.plugin.patches import wrap
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import torch
 from fairseq import checkpoint_utils
 from torch import Tensor
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.records import Sample
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.records import Sample
 
 if TYPE_CHECKING:
     from fairseq.tasks import FairseqTask

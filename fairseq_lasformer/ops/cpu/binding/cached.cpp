@@ -77,9 +77,10 @@ void highest(const float* scores, int64_t n, int64_t keep, int32_t* out, Scratch
 }
 
 // Select the kept slots by score; the allowed positions of row r are start to start + count - 1 of entry r / each. Those
-// of its own line, if there are any, come first, and are not counted by kappa.
-void choose(const float* scores, int64_t stride, const int32_t* table, int64_t table_stride, const int64_t* start,
-            const int64_t* count, int64_t each, const int64_t* own, int64_t kappa, int64_t rows, int64_t most,
+// of its own line, if there are any, come first, and are not counted by kappa. scores: of all positions, or of each row's
+// allowed ones.
+void choose(const float* scores, int64_t stride, bool of_allowed, const int32_t* table, int64_t table_stride,
+            const int64_t* start, const int64_t* count, int64_t each, const int64_t* own, int64_t kappa, int64_t rows, int64_t most,
             int32_t* slots, int32_t* kept) {
   at::parallel_for(0, rows, grain(16 * stride), [&](int64_t begin, int64_t end) {
     Scratch scratch;
@@ -87,7 +88,7 @@ void choose(const float* scores, int64_t stride, const int32_t* table, int64_t t
       const Range mine = own_of(own, r);
       const int64_t s = r / each, first = start[s], n = count[s] - mine.count, keep = keep_count(n, kappa);
       const int64_t before = mine.count ? mine.first - first : n;  // of the others, those before the own line
-      const float* row = scores + r * stride + first;
+      const float* row = scores + r * stride + (of_allowed ? 0 : first);
       if (before < n) {
         scratch.others.assign(row, row + before);
         scratch.others.insert(scratch.others.end(), row + before + mine.count, row + count[s]);
@@ -124,6 +125,13 @@ void check_rows(const Tensor& q, const Tensor& keys) {
   TORCH_CHECK(q.dim() == 2 && q.scalar_type() == at::kFloat, "q: expected float32 [R, W]");
   TORCH_CHECK(keys.dim() == 3 && keys.size(2) == q.size(1), "keys: expected [N, C, W], as wide as q");
   TORCH_CHECK(keys.size(0) > 0 && q.size(0) % keys.size(0) == 0, "q: its rows must be a multiple of the keys' N");
+}
+
+// The number of consecutive rows that share a range, each within one of n items.
+int64_t rows_of_each(int64_t rows, int64_t n, int64_t ranges) {
+  TORCH_CHECK(ranges > 0 && ranges % n == 0 && rows % ranges == 0,
+              "start, count: expected one number for each of N, or more of each");
+  return rows / ranges;
 }
 
 // Slots int32 [R, >= n]: the first n of each row (or each[r], if given) are used and must be below `slots`.
@@ -184,13 +192,13 @@ std::tuple<Tensor, Tensor> topk_scored(const Tensor& scores_, const Tensor& star
   const int64_t* own = own_lines(own_, start, count, rows);
   const int64_t most = widest(count, rows, own, kappa);
   Tensor slots = at::empty({rows, most}, scores.options().dtype(at::kInt)), kept = at::empty({rows}, slots.options());
-  choose(scores.const_data_ptr<float>(), scores.stride(0), nullptr, 0, start.const_data_ptr<int64_t>(),
+  choose(scores.const_data_ptr<float>(), scores.stride(0), false, nullptr, 0, start.const_data_ptr<int64_t>(),
          count.const_data_ptr<int64_t>(), rows / start.numel(), own, kappa, rows, most, slots.mutable_data_ptr<int32_t>(),
          kept.mutable_data_ptr<int32_t>());
   return {slots, kept};
 }
 
-// start, count: per item or per row.
+// start, count: per item, per row, or for as many consecutive rows each as there are of one item's.
 std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, const std::optional<Tensor>& table_,
                                         const Tensor& start_, const Tensor& count_, int64_t kappa,
                                         const std::optional<Tensor>& own_) {
@@ -199,12 +207,11 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
   std::optional<Tensor> table;
   if (table_) table = table_->dim() == 2 && table_->stride(1) == 1 ? *table_ : table_->contiguous();
   const int64_t rows = q.size(0), width = q.size(1), n = keys.size(0), beam = rows / n;
-  const int64_t ranges = start.numel() == rows ? rows : n, each = rows / ranges;
+  const int64_t ranges = start.numel(), each = rows_of_each(rows, n, ranges);
   check_positions(start, count, ranges, table ? table->size(1) : keys.size(1), kappa);
-  const Tensor end_of = start.add(count);
   const int64_t* own = own_lines(own_, start, count, rows);
-  const int64_t longest = end_of.max().item<int64_t>(), most = widest(count, rows, own, kappa);
-  if (table) check_slots(*table, rows, longest, nullptr, keys.size(1));
+  const int64_t longest = std::max<int64_t>(1, count.max().item<int64_t>()), most = widest(count, rows, own, kappa);
+  if (table) check_slots(*table, rows, start.add(count).max().item<int64_t>(), nullptr, keys.size(1));
   Tensor scores = at::empty({rows, longest}, q.options()), slots = at::empty({rows, most}, q.options().dtype(at::kInt));
   Tensor kept = at::empty({rows}, slots.options());
   const auto *first = start.const_data_ptr<int64_t>(), *number = count.const_data_ptr<int64_t>();
@@ -213,26 +220,26 @@ std::tuple<Tensor, Tensor> topk_indices(const Tensor& q_, const Tensor& keys_, c
   const auto* queries = q.const_data_ptr<float>();
   auto* result = scores.mutable_data_ptr<float>();
   const auto* all = static_cast<const char*>(keys.const_data_ptr());
-  const int64_t item_bytes = keys.stride(0) * keys.element_size();
+  const int64_t item_bytes = keys.stride(0) * keys.element_size(), key_bytes = width * keys.element_size();
   // rows of an item vary fastest because they read the same block of keys
   at::parallel_for(0, n * blocks * beam, grain(std::min(longest, kKeyBlock) * width), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t s = task / (blocks * beam), block = task / beam % blocks, r = s * beam + task % beam;
-      const int64_t from = std::max(block * kKeyBlock, first[r / each]);
-      const int64_t to = std::min((block + 1) * kKeyBlock, first[r / each] + number[r / each]);
-      arithmetic().score(type_of(keys), queries + r * width, all + s * item_bytes, paths ? paths + r * path_stride : nullptr,
-                         from, to, width, result + r * longest);
+      const int64_t start_of = first[r / each], to = std::min((block + 1) * kKeyBlock, number[r / each]);
+      arithmetic().score(type_of(keys), queries + r * width, all + s * item_bytes + (paths ? 0 : start_of * key_bytes),
+                         paths ? paths + r * path_stride + start_of : nullptr, block * kKeyBlock, to, width,
+                         result + r * longest);
     }
   });
-  choose(result, longest, paths, path_stride, first, number, each, own, kappa, rows, most,
+  choose(result, longest, true, paths, path_stride, first, number, each, own, kappa, rows, most,
          slots.mutable_data_ptr<int32_t>(), kept.mutable_data_ptr<int32_t>());
   return {slots, kept};
 }
 
-// Attention of R rows over their kept slots; without slots, over `counts` of them from `first` on, of each item.
+// Attention of R rows over their kept slots; without slots, over `counts` of them from `first` on, one for each range.
 Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& key_scales,
-                    const Tensor& value_scales, const Tensor& slots, const int64_t* first, const int32_t* counts,
-                    int64_t heads, const Shift& shift) {
+                    const Tensor& value_scales, const Tensor& slots, const int64_t* first, int64_t ranges,
+                    const int32_t* counts, int64_t heads, const Shift& shift) {
   if (shift.own.defined()) {
     TORCH_CHECK(shift.own.scalar_type() == at::kLong && shift.own.is_contiguous() && shift.own.numel() == 2 * q.size(0) &&
                     shift.value.scalar_type() == at::kFloat && shift.value.is_contiguous() &&
@@ -255,7 +262,9 @@ Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, c
   const auto* scales_of_keys = quantised ? key_scales.const_data_ptr<float>() : nullptr;
   const auto* scales_of_values = quantised ? value_scales.const_data_ptr<float>() : nullptr;
   const int64_t item_scales = quantised ? keys.size(1) * heads : 0;
-  const int64_t items = keys.size(0), width = q.size(1), head_width = width / heads, beam = q.size(0) / items;
+  // the rows that share a range are read together; several ranges may be of one item
+  const int64_t items = first ? ranges : keys.size(0), each = items / keys.size(0);
+  const int64_t width = q.size(1), head_width = width / heads, beam = q.size(0) / items;
   const float scale = 1.f / std::sqrt(static_cast<float>(head_width));
   Tensor out = at::empty_like(q);
   if (q.size(0) == 0) return out;
@@ -273,8 +282,9 @@ Tensor attend_slots(const Tensor& q, const Tensor& keys, const Tensor& values, c
       const int64_t s = begin / heads / blocks, block = begin / heads % blocks, row = s * beam + block * kRowBlock;
       const int64_t h0 = begin % heads, h1 = std::min(heads, h0 + end - begin);
       // consecutive keys are read once for all rows while the four of a turn are in the fastest cache
-      const Kept kept{queries + row * width, all_keys + s * key_bytes, all_values + s * value_bytes,
-                      scales_of_keys + s * item_scales, scales_of_values + s * item_scales,
+      const int64_t item = s / each;
+      const Kept kept{queries + row * width, all_keys + item * key_bytes, all_values + item * value_bytes,
+                      scales_of_keys + item * item_scales, scales_of_values + item * item_scales,
                       chosen ? chosen + row * slot_stride : nullptr, slot_stride, first ? first[s] : 0, counts + row,
                       std::min(kRowBlock, beam - block * kRowBlock), width, head_width, chosen ? kTurn : 4,
                       own ? own + 2 * row : nullptr, own ? shifts + row * heads : nullptr, result + row * width};
@@ -299,18 +309,18 @@ Tensor attend_kept(const Tensor& q_, const Tensor& keys_, const Tensor& values_,
   const auto* counts = kept.const_data_ptr<int32_t>();
   check_slots(slots, q.size(0), 0, counts, keys.size(1));
   TORCH_CHECK(own.has_value() == shift.has_value(), "own, shift: expected both or neither");
-  return attend_slots(q, keys, values, key_scales.value_or(Tensor()), value_scales.value_or(Tensor()), slots, nullptr,
+  return attend_slots(q, keys, values, key_scales.value_or(Tensor()), value_scales.value_or(Tensor()), slots, nullptr, 0,
                       counts, heads, {own.value_or(Tensor()), shift.value_or(Tensor())});
 }
 
 Tensor attend_range(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& key_scales,
                     const Tensor& value_scales, const Tensor& start, const Tensor& count, int64_t heads,
                     const Shift& shift) {
-  const int64_t beam = q.size(0) / keys.size(0);
+  const int64_t ranges = count.numel(), each = rows_of_each(q.size(0), keys.size(0), ranges);
   std::vector<int32_t> counts(q.size(0));
-  for (int64_t r = 0; r < q.size(0); ++r) counts[r] = static_cast<int32_t>(count.const_data_ptr<int64_t>()[r / beam]);
-  return attend_slots(q, keys, values, key_scales, value_scales, {}, start.const_data_ptr<int64_t>(), counts.data(),
-                      heads, shift);
+  for (int64_t r = 0; r < q.size(0); ++r) counts[r] = static_cast<int32_t>(count.const_data_ptr<int64_t>()[r / each]);
+  return attend_slots(q, keys, values, key_scales, value_scales, {}, start.const_data_ptr<int64_t>(), ranges,
+                      counts.data(), heads, shift);
 }
 
 // x [..., heads * D] float32 in 8 bits, and one scale per head, float32 [..., heads]. Definition: reference.quantised.

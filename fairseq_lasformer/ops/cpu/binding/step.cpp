@@ -247,7 +247,7 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
   TORCH_CHECK(activation >= 0 && activation <= static_cast<int64_t>(Activation::kSwish), "activation: unknown");
   const auto layers = static_cast<int64_t>(norms.size()) / (2 * kNorms);
   TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kFloat && x.is_contiguous(), "x: expected contiguous float32 [R, d]");
-  const int64_t items = source_count.numel();
+  const int64_t items = source_count.numel();  // whose sources may be ranges of fewer ones
   TORCH_CHECK(table.dim() == 2 && table.size(0) == x.size(0) && items > 0 && x.size(0) % items == 0 &&
                   (count.numel() == items || count.numel() == x.size(0)) && newest.numel() == x.size(0) / items &&
                   end <= table.size(1),
@@ -265,11 +265,15 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
   for (const Tensor& t : own) {
     TORCH_CHECK(t.scalar_type() == at::kLong && t.numel() == x.size(0), "own: expected int64 [R]");
   }
+  const int64_t sources = stores[kSourceKey].dim() == 3 ? std::max<int64_t>(1, stores[kSourceKey].size(0)) : items;
+  TORCH_CHECK(items % sources == 0, "source_count: expected one number for each source, or more of each");
   for (size_t i = 0; i < stores.size(); ++i) {
     const Tensor& t = stores[i];
     const auto which = static_cast<int64_t>(i) % kStores;
+    const bool of_source = which == kSourceKey || which == kSourceValue || which == kSourceSelectorKey ||
+                           which == kSourceKeyScale || which == kSourceValueScale;
     const bool kept = which == kKey || which == kValue || which == kSourceKey || which == kSourceValue;
-    TORCH_CHECK(t.numel() == 0 || (t.dim() == 3 && t.is_contiguous() && t.size(0) == items &&
+    TORCH_CHECK(t.numel() == 0 || (t.dim() == 3 && t.is_contiguous() && t.size(0) == (of_source ? sources : items) &&
                                    (t.scalar_type() == at::kFloat || (kept && t.scalar_type() == at::kChar))),
                 "stores: expected contiguous float32 [N, C, W], or int8 for keys and values");
     const int64_t scales = which == kKey     ? kKeyScale

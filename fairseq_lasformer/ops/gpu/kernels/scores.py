@@ -86,17 +86,11 @@ def _norm(high, sums):
 
 
 class Rows(NamedTuple):
-    """Position of a sample block's rows among all queries.
+    """Position of a sample block's rows among all queries."""
 
-    Attributes:
-        mask: attention mask; only the first K keys of its padding are used.
-        first: the last key that the first row may attend to, if the mask is causal.
-        step: the sample's stride.
-    """
-
-    mask: AttentionMask
-    first: int
-    step: int
+    mask: AttentionMask  # attention mask; only the first K keys of its padding are used
+    first: int  # the last key that the first row may attend to, if the mask is causal
+    step: int  # the sample's stride
 
 
 class Launch:

@@ -162,38 +162,27 @@ def _mask_gradient(
 
 
 class Into(NamedTuple):
-    """Destinations of the gradients of queries and keys, with any strides except along the last dimension.
+    """Destinations of the gradients of queries and keys, with any strides except along the last dimension."""
 
-    Attributes:
-        dq: [B, H, R, D].
-        dk: [B, H, K, D].
-        more: whether the keys' gradient is added to the existing one.
-    """
-
-    dq: Tensor
-    dk: Tensor
-    more: bool
+    dq: Tensor  # [B, H, R, D]
+    dk: Tensor  # [B, H, K, D]
+    more: bool  # whether the keys' gradient is added to the existing one
 
 
 class HeadRows(NamedTuple):
-    """Some rows of an attention, the keys that they see, and the gradient of the result.
+    """Some rows of an attention, the keys that they see, and the gradient of the result."""
 
-    Attributes:
-        q, d_out: [B, H, R, D].
-        k, v: [B, H, K, D].
-        lse, delta: log-normalisers and dO . O, float32 [B, H, R], with the same strides.
-        query: index of the first row among all queries.
-        n_queries: number of all queries, which the dropout depends on.
-    """
-
+    # q, d_out: [B, H, R, D]
     q: Tensor
     d_out: Tensor
+    # k, v: [B, H, K, D]
     k: Tensor
     v: Tensor
+    # lse, delta: log-normalisers and dO . O, float32 [B, H, R], with the same strides.
     lse: Tensor
     delta: Tensor
-    query: int
-    n_queries: int
+    query: int  # index of the first row among all queries
+    n_queries: int  # number of all queries, which the dropout depends on
 
 
 def softmax_gradient(

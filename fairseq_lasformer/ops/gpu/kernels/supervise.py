@@ -177,17 +177,12 @@ def _targets(
 
 
 class Sums(NamedTuple):
-    """Results of a sweep over a block of rows.
+    """Results of a sweep over a block of rows."""
 
-    Attributes:
-        rows: float32 [4, B, R]: loss, kept mass, recall (0 for rows that do not count), and whether the row counts.
-        sel_norm: log-normalisers of the selector to base 2, [B, 1, R].
-        norms: those of the heads, [B, H, R] for each layer.
-    """
-
+    # float32 [4, B, R]: loss, kept mass, recall (0 for rows that do not count), and whether the row counts
     rows: Tensor
-    sel_norm: Tensor
-    norms: list[Tensor]
+    sel_norm: Tensor  # log-normalisers of the selector to base 2, [B, 1, R]
+    norms: list[Tensor]  # those of the heads, [B, H, R] for each layer
 
 
 def mean_attention(

@@ -1,11 +1,12 @@
 """Exclusions: options of training and decoding that do not go together, and models that exclude options.
 
-docs/commands.md shows :data:`CANNOT` as a table. Whoever refuses a combination calls :func:`refuse` with what it found.
+The page of commands shows :data:`CANNOT` as a table. Whoever refuses a combination calls :func:`refuse` with what it
+found.
 """
 
 from collections.abc import Mapping
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 
 MIXTURES = "mixtures of experts"
 DELIGHT = "--delight"

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import stat
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 
 CHUNK = 1 << 20
 """Number of bytes of a file that are read at a time."""
@@ -254,8 +255,11 @@ def new_folder(folder: Path) -> Iterator[Path]:
         place = Path(unfinished) / "folder"
         place.mkdir()
         yield place
-        folder.mkdir(exist_ok=True)
-        place.replace(folder)
+        try:
+            folder.mkdir(exist_ok=True)
+            place.replace(folder)
+        except OSError as e:  # not empty any more: another process was faster
+            raise InputError(f"{folder}: cannot be written ({_reason(e)}); choose another folder") from e
 
 
 @contextmanager
@@ -309,3 +313,17 @@ def hold(file: Path, what: str, patience: float = 0.0) -> int:
         os.ftruncate(handle, 0)
         os.write(handle, f"{os.getpid()}\n".encode())
     return handle
+
+
+def shared(name: str) -> Path:
+    """Return a folder such as ``configs``: the clone's, or the one installed with the package."""
+    clone = Path(__file__).resolve().parents[2] / name
+    return clone if clone.is_dir() else Path(sysconfig.get_path("data")) / "share/fairseq_lasformer" / name
+
+
+def model_path(model: str | Path) -> Path:
+    """Return the place of a model: a path as it is, or the folder of a model that comes with the clone, by its name."""
+    place = Path(model)
+    if not place.exists() and len(place.parts) == 1 and (held := shared("data/models") / place).is_dir():
+        return held
+    return place

@@ -2,8 +2,8 @@
 
 fairseq imports all of its tasks and criteria: those for speech configure the root logger, and two others load
 scikit-learn and scipy.stats, a third of the time that a command takes to start. Packages whose modules need fairseq
-import this module first. It also makes threads wait briefly (``threads``), which is possible only before torch is
-loaded.
+import this module first. It also makes threads wait briefly (``machine.wait_briefly``), which is possible only before
+torch is loaded.
 """
 
 import importlib
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from fairseq_lasformer.threads import wait_briefly
+from fairseq_lasformer.base.machine import wait_briefly
 
 LATER = ("sklearn", "sklearn.metrics", "scipy.stats")
 """Modules whose functions are loaded when they are called."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fairseq_lasformer.errors import InputError
+from fairseq_lasformer.base.errors import InputError
 
 FILE = "progress.jsonl"
 
@@ -84,25 +84,27 @@ class Progress:
 
     def __init__(self, folder: Path, key: str) -> None:
         self.folder, self.key = folder, key
-        self.ledger, held, stages = self._held()
+        self.ledger, held, stages, bound = self._held()
         self.exists, self.matches = held is not None, held == key
-        self._stages = stages if self.matches else {}
+        self._stages, self._bound = (stages, bound) if self.matches else ({}, {})
 
-    def _held(self) -> tuple[Ledger, str | None, dict[str, tuple[float, str]]]:
-        """Return the ledger, its key and its stages; a key of None if there is no file.
+    def _held(self) -> tuple[Ledger, str | None, dict[str, tuple[float, str]], dict[str, str]]:
+        """Return the ledger, its key, its stages, and what they are bound to; a key of None if there is no file.
 
         A line with a key ends an earlier job. The key of a damaged file matches nothing.
         """
-        ledger, stages = Ledger(self.folder / FILE), dict[str, tuple[float, str]]()
+        ledger, stages, bound = Ledger(self.folder / FILE), dict[str, tuple[float, str]](), dict[str, str]()
         key = "" if ledger.path.exists() else None
         for name, values in ledger.entries:
             with suppress(ValueError, TypeError, OverflowError):
-                if name:
+                if not name:
+                    key, stages, bound = str(values[0]) if values else "", {}, {}
+                elif len(values) == 1:
+                    bound[name] = str(values[0])
+                else:
                     seconds, of = values
                     stages[name] = float(seconds), str(of)
-                else:
-                    key, stages = str(values[0]) if values else "", {}
-        return ledger, key, stages
+        return ledger, key, stages, bound
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -117,7 +119,7 @@ class Progress:
     def begin(self) -> None:
         """Mark the folder as belonging to this job, with no stage done."""
         self.ledger.add("", self.key, lasting=True)
-        self._stages, self.exists, self.matches = {}, True, True
+        self._stages, self._bound, self.exists, self.matches = {}, {}, True, True
 
     def check(self, message: str) -> None:
         """Refuse a folder that belongs to another job.
@@ -143,6 +145,18 @@ class Progress:
         self._stages[stage] = round(seconds, 1), of
         self.ledger.add(stage, *self._stages[stage], lasting=True)
         self.exists = self.matches = True
+
+    def bind(self, what: str, of: str, message: str) -> None:
+        """Record what the folder's results are made from.
+
+        Raises:
+            InputError: they were made from something else; with this message.
+        """
+        if what not in self._bound:
+            self._bound[what] = of
+            self.ledger.add(what, of, lasting=True)
+        elif self._bound[what] != of:
+            raise InputError(message)
 
     def run(self, stage: str, work: Callable[[], object], of: str = "", tell: bool = False) -> None:
         """Run a stage unless it is already done.

@@ -1,12 +1,13 @@
 """Options that several commands have, each declared once."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.options import NOTHING, SPEED, TABLE, argument, following, option
-from fairseq_lasformer.shared import model_path
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import model_path
+from fairseq_lasformer.base.options import NOTHING, SPEED, TABLE, argument, following, option
 
 BEAM = 5
 """Default of ``--beam``, here and in fairseq-generate."""
@@ -16,7 +17,7 @@ BEAM = 5
 class Beam:
     """The width of the search."""
 
-    beam: int = option(BEAM, "hypotheses per sentence", minimum=1)
+    beam: int = option(BEAM, "hypotheses per sentence", minimum=1, maximum=1000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,18 @@ def glossary(help: str = "required translations: source term, tab, target term")
 def language(side: str, help: str, default: Any = None) -> Any:
     """Return the field of ``--source-lang`` or ``--target-lang``."""
     more = {} if default is None else {"default": None if default == "" else default}
-    return option(help=f"{side} language{help}", short=f"-{side[0]}", **more)
+    return option(help=f"{side} language{help}", short=f"-{side[0]}", read=language_code, **more)
+
+
+def language_code(name: str) -> str:
+    """Return the name of a language, which is part of files' names.
+
+    Raises:
+        InputError: it cannot be.
+    """
+    if not re.fullmatch(r"\w[\w@.-]{0,31}", name):
+        raise InputError(f"{name!r}: not a language code, such as en, zh or sr-Latn")
+    return name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,18 +174,6 @@ class Remembering:
         metavar="FILE",
         apart=True,
     )
-
-    def opened_memory(self, languages: tuple[str, str]) -> Any:
-        """Return the memory for a model's source and target language; None without one.
-
-        Raises:
-            InputError: it cannot be used.
-        """
-        if self.memory is None:
-            return None
-        from fairseq_lasformer.translation_memory.remembering import Memory
-
-        return Memory(self.memory, languages)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Options of commands, each declared once: a field of a dataclass with everything there is to say about it.
 
 Command-line parsers (:mod:`cli.parser`), sections of configuration files (:func:`read_section`), the tables of
-docs/commands.md, and the keys of resumed work (:func:`text_settings`) are made from these fields.
+the page of commands, and the keys of resumed work (:func:`text_settings`) are made from these fields.
 """
 
 import dataclasses
@@ -12,17 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from fairseq_lasformer.errors import InputError
-from fairseq_lasformer.files import digest
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import digest
 
 T = TypeVar("T")
 
 TEXT, SPEED, NOTHING = "text", "speed", "nothing"
 """What an option may change: what is computed, only how fast, or neither (places, messages)."""
 
-OWN, NEW, SCORES, TABLE, PAGE = "own", "new", "scores", "table", "page"
+OWN, NEW, TABLE, PAGE = "own", "new", "table", "page"
+SCORES, FIGURES, EXPLANATION = "scores", "figures", "explanation"
 """What may stand where an output is written: the command decides; nothing; or a file of the same kind that this
-package wrote: scores in JSON, a table of counts, a page of ``lasformer report``."""
+package wrote: a table of counts, a page of ``lasformer report``, or the JSON of the same command."""
 
 
 SAMPLES = 1000
@@ -30,49 +31,30 @@ SAMPLES = 1000
 
 
 class Spec(NamedTuple):
-    """An option, apart from its name, type and default, which are the field's.
+    """An option, apart from its name, type and default, which are the field's."""
 
-    Attributes:
-        help: text of ``--help``; the default is appended unless it is empty or the text names one.
-        changes: one of :data:`TEXT`, :data:`SPEED` and :data:`NOTHING`.
-        positional: whether it is an argument without a name.
-        short: further name of one letter, such as ``-o``.
-        flag: name on the command line, if it differs from the field's.
-        choices: possible values, or a function that returns them.
-        values: the same, but the help does not list them.
-        metavar: placeholder for the value.
-        minimum, above, maximum: limits of a number; ``above`` is exclusive.
-        append: whether each value needs the option again.
-        number: how many values an option with several has; 0 for any number.
-        bare: value if the option is given without one.
-        read: function that reads the value, instead of its type.
-        writes: for an output, what may stand in its place, see :data:`OWN`; empty for others.
-        place: whether a value that is no :class:`Path` names a file.
-        apart: whether the command itself compares what is named (a model, a folder, a memory), for its key.
-        rest: whether it is what follows ``--``.
-        given: whether it is the names of the options that were given.
-    """
-
-    help: str = ""
-    changes: str = TEXT
-    positional: bool = False
-    short: str = ""
-    flag: str = ""
+    help: str = ""  # text of `--help`; the default is appended unless it is empty or the text names one
+    changes: str = TEXT  # one of `TEXT`, `SPEED` and `NOTHING`
+    positional: bool = False  # whether it is an argument without a name
+    short: str = ""  # further name of one letter, such as `-o`
+    flag: str = ""  # name on the command line, if it differs from the field's
+    # possible values, or a function that returns them
     choices: Sequence[Any] | Callable[[], Sequence[Any]] | None = None
-    values: Sequence[Any] | Callable[[], Sequence[Any]] | None = None
-    metavar: str | tuple[str, ...] | None = None
+    values: Sequence[Any] | Callable[[], Sequence[Any]] | None = None  # the same, but the help does not list them
+    metavar: str | tuple[str, ...] | None = None  # placeholder for the value
+    # minimum, above, maximum: limits of a number; `above` is exclusive
     minimum: float | None = None
     above: float | None = None
     maximum: float | None = None
-    append: bool = False
-    number: int = 0
-    bare: Any = None
-    read: Callable[[str], Any] | None = None
-    writes: str = ""
-    place: bool = False
-    apart: bool = False
-    rest: bool = False
-    given: bool = False
+    append: bool = False  # whether each value needs the option again
+    number: int = 0  # how many values an option with several has; 0 for any number
+    bare: Any = None  # value if the option is given without one
+    read: Callable[[str], Any] | None = None  # function that reads the value, instead of its type
+    writes: str = ""  # for an output, what may stand in its place, see `OWN`; empty for others
+    place: bool = False  # whether a value that is no `Path` names a file
+    apart: bool = False  # whether the command itself compares what is named (a model, a folder, a memory), for its key
+    rest: bool = False  # whether it is what follows `--`
+    given: bool = False  # whether it is the names of the options that were given
 
 
 def option(default: Any = dataclasses.MISSING, help: str = "", **spec: Any) -> Any:
@@ -100,18 +82,12 @@ def given() -> Any:
 
 
 class Option(NamedTuple):
-    """An option with its name and type.
-
-    Attributes:
-        base: type of a value, or of each of several.
-        many: whether it has several values.
-        default: ``dataclasses.MISSING`` if it is required.
-    """
+    """An option with its name and type."""
 
     name: str
-    base: Any
-    many: bool
-    default: Any
+    base: Any  # type of a value, or of each of several
+    many: bool  # whether it has several values
+    default: Any  # `dataclasses.MISSING` if it is required
     spec: Spec
 
     @property
