@@ -30,7 +30,7 @@ test-sweeps: setup $(OLDER_TRITON)  ## Triton's interpreter, all instruction set
 	@scripts/test_arm.sh --if-possible
 
 test-all: test docs $(OLDER_TRITON)  ## everything, two minutes of hostile input included: the tiers in one run, which packs them better
-	@$(PYTEST) -m "command or sweep" $(call DURATIONS,others)
+	@$(PYTEST) -m "command or sweep" $(call DURATIONS,others) $(if $(SWEEP_MINUTES),--sweep-minutes $(SWEEP_MINUTES))
 	@scripts/test_arm.sh --if-possible
 	@$(VENV)/python -m benchmarks.fuzz --seconds 120
 

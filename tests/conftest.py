@@ -33,7 +33,7 @@ with contextlib.suppress(ModuleNotFoundError):  # Triton
 
 from fairseq.data import Dictionary
 from helpers import CUDA, SIZES, SMALL, SPLITS, B, H, run, train, write_corpus
-from tiers import pytest_addoption, pytest_configure, sort_out  # noqa: F401
+from tiers import commit, drawn, pytest_addoption, pytest_configure, sort_out  # noqa: F401
 
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.ops import blocks, cpu
@@ -57,6 +57,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     longest = [item for item in items if item.get_closest_marker("timeout")]
     slow = [item for item in items if item.get_closest_marker("command") and item not in longest]
     fast = [item for item in items if item not in longest and item not in slow]
+    if config.getoption("--sweep-minutes") is not None:
+        place = drawn((item.nodeid.partition("::")[0] for item in fast), commit())
+        fast.sort(key=lambda item: place[item.nodeid.partition("::")[0]])
     middle = max(0, len(items) // 2 - len(longest))
     items[:] = [*longest, *fast[:middle], *slow, *fast[middle:]]
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from types import SimpleNamespace
 
+import pytest
 from helpers import ROOT
-from tiers import MARKED, MARKS, Durations, tiers_of
+from tiers import MARKED, MARKS, Durations, drawn, tiers_of
 
 
 def expressions() -> dict[str, str]:
@@ -46,3 +49,24 @@ def test_a_test_of_more_than_its_share_is_named_whatever_the_processor(tmp_path)
             seen.pytest_runtest_logreport(report)
         (line,) = seen.too_long()
         assert line.startswith(f"slow took {5.0 * slowness:.1f} seconds; {4.1 * slowness:.1f} are a 50th")
+
+
+def test_each_commit_has_its_own_order_of_files():
+    files = [f"test_{i}.py" for i in range(10)]
+    assert drawn(files, "a") == drawn(files[::-1] * 2, "a") != drawn(files, "b")
+    assert sorted(drawn(files, "b").values()) == list(range(10))
+
+
+@pytest.mark.sweep
+def test_nothing():
+    """For the test below."""
+
+
+@pytest.mark.command
+@pytest.mark.parametrize(("minutes", "outcome", "late"), [("0", "1 skipped", 1), ("9", "1 passed", 0)])
+def test_sweeps_that_would_begin_too_late_are_skipped_and_counted(minutes, outcome, late):
+    options = ["-m", "sweep", "--sweep-minutes", minutes, "-p", "no:cacheprovider"]
+    pytest_ = [sys.executable, "-m", "pytest", "tests/test_tiers.py::test_nothing", *options]
+    ran = subprocess.run(pytest_, cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0 and outcome in ran.stdout, ran.stdout + ran.stderr
+    assert f"{late} sweeps had not begun after {minutes} minutes; make test-sweeps runs all" in ran.stdout

@@ -10,13 +10,17 @@ sweep    ``make test-sweeps``     marked ``sweep``: Triton's interpreter beyond 
                                   beyond the best and ``plain``, further arguments of patterns, builds
 ======== ======================== ============================================================================
 
-``--durations-json FILE`` writes what each test took.
+``--durations-json FILE`` writes what each test took. ``--sweep-minutes N`` is for a run with a time limit: sweeps that
+would begin later than N minutes after the run are skipped, and counted; each commit has another order of their files.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
+import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -77,13 +81,53 @@ def sort_out(config: pytest.Config, items: list[pytest.Item], best: str) -> None
     config.stash[MARKS] = {item.nodeid: _marks(item) for item in items}
 
 
+def drawn(files: Iterable[str], seed: str) -> dict[str, int]:
+    """Return the place of each file in an order that follows from the seed."""
+    order = sorted(set(files))
+    random.Random(seed).shuffle(order)
+    return {file: place for place, file in enumerate(order)}
+
+
+def commit() -> str:
+    """Return the commit of the work tree; empty outside of git."""
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True)
+    return git.stdout.strip()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--durations-json", help="file for the seconds that each test takes")
+    parser.addoption("--sweep-minutes", type=float, help="skip sweeps that have not begun after so many minutes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if (path := config.getoption("--durations-json")) and "PYTEST_XDIST_WORKER" not in os.environ:
         config.pluginmanager.register(Durations(Path(path)))
+    if (minutes := config.getoption("--sweep-minutes")) is not None:
+        config.pluginmanager.register(SweepLimit(minutes))
+
+
+class SweepLimit:
+    """Skips the sweeps that would begin too late, and says how many."""
+
+    REASON = "a sweep that has not begun within --sweep-minutes"
+
+    def __init__(self, minutes: float) -> None:
+        self.minutes = minutes
+        self.until = time.monotonic() + 60 * minutes
+        self.skipped = 0
+
+    @pytest.hookimpl(tryfirst=True)  # before fixtures that take long
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if item.get_closest_marker("sweep") and time.monotonic() > self.until:
+            pytest.skip(self.REASON)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.skipped += report.skipped and self.REASON in str(report.longrepr)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.write_line(
+            f"{self.skipped} sweeps had not begun after {self.minutes:g} minutes; make test-sweeps runs all"
+        )
 
 
 class Durations:
