@@ -23,7 +23,7 @@ def test_threads_wait_briefly_unless_the_user_has_chosen():
     ask = "import os; from fairseq_lasformer.plugin import register; register(); "
     ask += "print(os.environ.get('GOMP_SPINCOUNT'), os.environ.get('OMP_WAIT_POLICY'))"
     assert run_python(ask) == "5000 None"
-    ask = ask.replace("plugin import register; register()", "threads import wait_briefly; wait_briefly()")
+    ask = ask.replace("plugin import register; register()", "base.machine import wait_briefly; wait_briefly()")
     assert run_python(ask, OMP_WAIT_POLICY="ACTIVE") == "None ACTIVE"
     assert run_python(ask, GOMP_SPINCOUNT="7") == "7 None"
     # torch reads it when it is loaded: afterwards it would only mislead
