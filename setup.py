@@ -68,7 +68,7 @@ setup(
         "fairseq_lasformer": ["py.typed"],
         "fairseq_lasformer.ops.cpu": ["arithmetic/*", "binding/*"],
         "fairseq_lasformer.analysis": ["*.html", "*.css", "*.js"],
-        "fairseq_lasformer.server": ["*.html"],
+        "fairseq_lasformer.apps.server": ["*.html"],
     },
     data_files=[(f"{SHARE}/{folder}", files) for folder, files in shared().items()],
     # fairseq and torch are installed first, by scripts/setup.sh: fairseq declares torchaudio, which nothing here needs

@@ -45,7 +45,7 @@ from benchmarks.peers import decode_ctranslate2, translate_ctranslate2
 from benchmarks.rows import Row
 from fairseq_lasformer import ops
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn.decoding.cache import DecodingCache
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns.learned import Selector
 from fairseq_lasformer.search.beam_loop import BeamGenerator

@@ -97,13 +97,13 @@ def _no_stumble(call: Callable[[], object]) -> None:
 
 def of_loaders(chosen: random.Random, folder: Path) -> Generator[Attempt]:
     """Mutate the files of a prepared folder and a checkpoint, one at a time."""
+    from fairseq_lasformer.apps.files.journal import Journal
     from fairseq_lasformer.base.resume import Progress
     from fairseq_lasformer.checkpoints.loading import load
     from fairseq_lasformer.data.examples import ExampleCodec
     from fairseq_lasformer.data.manifest import SplitInfo
     from fairseq_lasformer.evaluation.probe import read_probes
     from fairseq_lasformer.experiments.run_config import RunConfig
-    from fairseq_lasformer.file_translation.journal import Journal
     from fairseq_lasformer.search.glossary import Glossary
     from fairseq_lasformer.text.documents import read_corpus, read_documents
     from fairseq_lasformer.text.hypotheses import read_hypotheses
@@ -159,10 +159,10 @@ def of_routes(chosen: random.Random, folder: Path) -> Generator[Attempt]:
     """Try every route of a server, with JSON, forms and files."""
     from starlette.testclient import TestClient
 
+    from fairseq_lasformer.apps.server.app import Server
+    from fairseq_lasformer.apps.server.models import ServedModel
+    from fairseq_lasformer.apps.server.pages import Limits
     from fairseq_lasformer.documents.hub import load_model
-    from fairseq_lasformer.server.app import Server
-    from fairseq_lasformer.server.models import ServedModel
-    from fairseq_lasformer.server.pages import Limits
 
     model = ServedModel("fuzz", load_model(folder / "model", folder / "data"), beam=1)
     app = Server([model], Limits(characters=2000, file_bytes=20_000, seconds=20)).app()

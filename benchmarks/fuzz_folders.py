@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from benchmarks.fuzz_attacks import Attempt, bounded, command, of_memories, of_paths, of_sizes
-from fairseq_lasformer.conversion.pack import pack
+from fairseq_lasformer.apps.models.pack import pack
 
 
 def of_outputs(chosen: random.Random, folder: Path) -> Generator[Attempt]:

@@ -21,8 +21,8 @@ import torch
 
 from benchmarks.rows import Row, in_turns
 from benchmarks.to_ctranslate2 import to_ctranslate2
+from fairseq_lasformer.apps.models.huggingface.importing import import_model
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.conversion.huggingface.importing import import_model
 from fairseq_lasformer.data.shortlist import Shortlist
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.documents.source import Source

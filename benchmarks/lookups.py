@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.rows import Row
-from fairseq_lasformer.translation_memory.building import build
+from fairseq_lasformer.apps.memory.building import build
 from fairseq_lasformer.translation_memory.matching import Matcher
 from fairseq_lasformer.translation_memory.store import MemoryStore
 

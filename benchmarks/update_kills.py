@@ -26,7 +26,7 @@ from tqdm import tqdm
 from fairseq_lasformer.cli.main import main as lasformer
 
 FILES = 3
-IMPORTED = ("documents.hub", "file_translation.file_jobs", "file_translation.file_translator")
+IMPORTED = ("documents.hub", "apps.files.file_jobs", "apps.files.file_translator")
 """Modules that the commands need; imported once, before the processes are forked."""
 
 

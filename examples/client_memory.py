@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "data" / "demo")
 from demo import ROOT
 from house_terms import TERMS
 
+from fairseq_lasformer.apps.memory.building import build
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import atomic_write, hold
 from fairseq_lasformer.base.resume import Progress, key_of
@@ -35,7 +36,6 @@ from fairseq_lasformer.evaluation.probe import accuracy, judge, read_probes, wor
 from fairseq_lasformer.evaluation.scores import score
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
 from fairseq_lasformer.text.documents import read_documents
-from fairseq_lasformer.translation_memory.building import build
 from fairseq_lasformer.translation_memory.remembering import Memory
 
 CLIENTS, TESTED = 60, 8

@@ -23,12 +23,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import demo
 
+from fairseq_lasformer.apps.models.dense_start import words_of_options
+from fairseq_lasformer.apps.models.prune import prune
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import hold
 from fairseq_lasformer.base.resume import Progress, key_of
 from fairseq_lasformer.checkpoints.loading import load
-from fairseq_lasformer.conversion.dense_start import words_of_options
-from fairseq_lasformer.conversion.prune import prune
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining
 from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.experiments.train import train_own

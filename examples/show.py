@@ -20,10 +20,10 @@ logging.basicConfig(level=logging.WARNING)
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from fairseq_lasformer.apps.files.reading import FileReader  # noqa: E402
 from fairseq_lasformer.base.errors import InputError  # noqa: E402
 from fairseq_lasformer.documents.hub import DocumentHubInterface, load_model  # noqa: E402
 from fairseq_lasformer.documents.word_attention import document_attention  # noqa: E402
-from fairseq_lasformer.file_translation.reading import FileReader  # noqa: E402
 from fairseq_lasformer.formats import check_format, read  # noqa: E402
 
 

@@ -20,12 +20,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import demo
 
+from fairseq_lasformer.apps.models.start_options import StartOptions, UpcycleOptions
+from fairseq_lasformer.apps.models.upcycling import UpcycleTraining
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import atomic_write, hold
 from fairseq_lasformer.base.resume import Progress, key_of
-from fairseq_lasformer.conversion.start_options import StartOptions, UpcycleOptions
 from fairseq_lasformer.experiments.pipeline import Experiment
-from fairseq_lasformer.experiments.upcycle import UpcycleTraining
 
 SCRATCH = ("dense", "sentence", "lasformer")
 FROM = {"dense_upcycled": "dense", "sentence_upcycled": "sentence"}

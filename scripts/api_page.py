@@ -49,7 +49,7 @@ PUBLIC = {
             "DocumentHubInterface.explain",
         ],
         "documents.explanation": ["Explanation", "Explained", "Cause"],
-        "file_translation.file_translator": ["FileTranslator"],
+        "apps.files.file_translator": ["FileTranslator"],
         "search.glossary": ["Glossary"],
         "translation_memory.remembering": ["Memory"],
     },

@@ -22,10 +22,13 @@ WALLS = {
     "text": ("torch", "fairseq", "fairseq_lasformer.data", "fairseq_lasformer.formats"),
     "formats": ("torch", "fairseq", "fairseq_lasformer.data"),
     "translation_memory": ("fairseq", "fairseq_lasformer.data"),
-    "plugin": ("fairseq_lasformer.documents", "fairseq_lasformer.file_translation", "fairseq_lasformer.jobs"),
+    "plugin": ("fairseq_lasformer.documents", "fairseq_lasformer.jobs"),
     "checkpoints": ("fairseq_lasformer.nn", "fairseq_lasformer.ops"),
 }
 AT_IMPORT = {"data": ("torch", "fairseq")}
+APPS = tuple(path.parent.name for path in (PACKAGE / "apps").glob("*/__init__.py"))
+OF_OTHERS = {"server": ("files",)}
+"""Apps that an app may import: all know the core, which finds them by their names alone (commands, corpora)."""
 ONE_DOOR = ("ops.reference", "ops.cpu", "ops")
 """What files outside of ``ops`` may import of it: the door, the definitions, and which kernels are there."""
 
@@ -89,6 +92,18 @@ def test_nothing_below_the_plugin_imports_it(room):
 @pytest.mark.parametrize("room", AT_IMPORT)
 def test_what_loads_without_torch(room):
     assert breaches(room, AT_IMPORT[room], late=False) == []
+
+
+def test_the_core_knows_no_app():
+    core = [module for module in files() if not is_within(module, "fairseq_lasformer.apps")]
+    apps = {m: {n for n in imports_of(m) if is_within(n, "fairseq_lasformer.apps")} for m in core}
+    assert len(APPS) > 4 and not {module: names for module, names in apps.items() if names}
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_apps_know_the_core_and_not_each_other(app):
+    others = tuple(f"fairseq_lasformer.apps.{one}" for one in {*APPS} - {app, *OF_OTHERS.get(app, ())})
+    assert breaches(f"apps.{app}", others) == []
 
 
 def test_operations_have_one_door():

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from helpers import ROOT
 
+from fairseq_lasformer.apps.files.translate_options import Translate
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.options import (
     NOTHING,
@@ -30,7 +31,6 @@ from fairseq_lasformer.base.options import (
 )
 from fairseq_lasformer.cli.main import COMMANDS, main
 from fairseq_lasformer.cli.parser import declare, make
-from fairseq_lasformer.cli.translate_options import Translate
 from fairseq_lasformer.data.prepare_config import DEFAULTS, PrepareConfig, fingerprint
 from fairseq_lasformer.experiments.settings import TrainOptions
 

@@ -12,9 +12,9 @@ transformers = pytest.importorskip("transformers")
 from conversion.hf_models import FAMILIES, lines  # noqa: E402
 
 from benchmarks.to_ctranslate2 import to_ctranslate2  # noqa: E402
+from fairseq_lasformer.apps.models.huggingface.importing import import_model  # noqa: E402
 from fairseq_lasformer.base.errors import InputError  # noqa: E402
 from fairseq_lasformer.checkpoints.loading import load  # noqa: E402
-from fairseq_lasformer.conversion.huggingface.importing import import_model  # noqa: E402
 from fairseq_lasformer.documents.hub import from_pretrained  # noqa: E402
 from fairseq_lasformer.documents.scoring import log_probabilities  # noqa: E402
 

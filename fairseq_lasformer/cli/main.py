@@ -29,57 +29,69 @@ class Command(NamedTuple):
 
     def load(self, name: str) -> tuple[Callable[[Any], None], type]:
         """Return the function that does the work, and the class of its options."""
-        work = import_module(f"fairseq_lasformer.cli.{self.module}")
+        work = import_module(f"fairseq_lasformer.{self.module}")
         run = getattr(work, f"run_{function_of(name)}")
         return run, getattr(work, str(run.__annotations__["args"]))
 
 
 GROUPS = {
     "translate": {
-        "translate": Command("translate files, folders or standard input, in any known format", "translate"),
-        "explain": Command("show which earlier line decided a word of a translation", "explain"),
-        "memory": Command("build a translation memory, look up sentences in one, or list its terms", "memory"),
-        "serve": Command("run a translation server with a web page", "serve"),
+        "translate": Command("translate files, folders or standard input, in any known format", "apps.files.translate"),
+        "explain": Command("show which earlier line decided a word of a translation", "apps.files.explain"),
+        "memory": Command(
+            "build a translation memory, look up sentences in one, or list its terms", "apps.memory.commands"
+        ),
+        "serve": Command("run a translation server with a web page", "apps.server.commands"),
     },
     "train": {
-        "align": Command("make a corpus of documents from two folders of files, one in each language", "data"),
-        "prepare": Command("convert raw documents to binarised data", "data"),
-        "train": Command("train on prepared data", "experiments"),
-        "run": Command("make a model and its report from raw documents, as configured in a file", "experiments"),
-        "upcycle": Command("turn a dense model into one that selects, in a few hundred updates", "upcycle"),
-        "distil": Command("train a student on a teacher's translations of the training text", "experiments"),
-        "back-translate": Command("train on back-translated documents of the target language", "experiments"),
-        "shortlist": Command("list the words that may translate each word, for faster translation", "data"),
+        "align": Command(
+            "make a corpus of documents from two folders of files, one in each language", "apps.pairing.commands"
+        ),
+        "prepare": Command("convert raw documents to binarised data", "cli.data"),
+        "train": Command("train on prepared data", "cli.experiments"),
+        "run": Command("make a model and its report from raw documents, as configured in a file", "cli.experiments"),
+        "upcycle": Command(
+            "turn a dense model into one that selects, in a few hundred updates", "apps.models.commands"
+        ),
+        "distil": Command("train a student on a teacher's translations of the training text", "cli.experiments"),
+        "back-translate": Command("train on back-translated documents of the target language", "cli.experiments"),
+        "shortlist": Command("list the words that may translate each word, for faster translation", "cli.data"),
     },
     "measure": {
-        "generate": Command("translate a prepared split, whole documents", "data"),
-        "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "scores"),
-        "score terms": Command("find names and their translations in a parallel text, for scores of terms", "scores"),
-        "score contrast": Command("score a contrastive test set (ContraPro's format) with a checkpoint", "evaluation"),
-        "score context": Command("measure how much the context is worth to a model, in bits", "evaluation"),
-        "report": Command("write a page about models: their translations of a text, and attention", "evaluation"),
+        "generate": Command("translate a prepared split, whole documents", "cli.data"),
+        "score": Command("d-BLEU, s-BLEU and chrF of translated documents", "cli.scores"),
+        "score terms": Command(
+            "find names and their translations in a parallel text, for scores of terms", "cli.scores"
+        ),
+        "score contrast": Command(
+            "score a contrastive test set (ContraPro's format) with a checkpoint", "cli.evaluation"
+        ),
+        "score context": Command("measure how much the context is worth to a model, in bits", "cli.evaluation"),
+        "report": Command("write a page about models: their translations of a text, and attention", "cli.evaluation"),
     },
     "models": {
         "info": Command(
-            "parameters of a model, and the cost of its attention relative to the dense Transformer", "evaluation"
+            "parameters of a model, and the cost of its attention relative to the dense Transformer", "cli.evaluation"
         ),
         "import": Command(
-            "convert a Hugging Face model (OPUS-MT, NLLB, ...) to one that every command takes", "checkpoints"
+            "convert a Hugging Face model (OPUS-MT, NLLB, ...) to one that every command takes", "apps.models.commands"
         ),
-        "convert": Command("convert a checkpoint of fairseq's transformer to lasformer_dense", "checkpoints"),
-        "average": Command("average checkpoints, with kappa from the last", "checkpoints"),
-        "prune": Command("remove groups of layers, or heads, from a checkpoint", "checkpoints"),
-        "pack": Command("write a model as a small folder to give away: 8 bits, dictionaries, subwords", "checkpoints"),
+        "convert": Command("convert a checkpoint of fairseq's transformer to lasformer_dense", "apps.models.commands"),
+        "average": Command("average checkpoints, with kappa from the last", "cli.checkpoints"),
+        "prune": Command("remove groups of layers, or heads, from a checkpoint", "apps.models.commands"),
+        "pack": Command(
+            "write a model as a small folder to give away: 8 bits, dictionaries, subwords", "apps.models.commands"
+        ),
     },
     "the paper": {
-        "corpus": Command("convert a public corpus to raw documents", "data"),
+        "corpus": Command("convert a public corpus to raw documents", "cli.data"),
         "reproduce": Command(
-            "run a row of the paper's main table: corpus, training, translation, scores", "experiments"
+            "run a row of the paper's main table: corpus, training, translation, scores", "cli.experiments"
         ),
-        "ablate": Command("run one of the paper's ablation tables and print it", "experiments"),
+        "ablate": Command("run one of the paper's ablation tables and print it", "cli.experiments"),
     },
     "this installation": {
-        "doctor": Command("show what lasformer finds here: Python, torch, kernels, GPU, disk", "doctor"),
+        "doctor": Command("show what lasformer finds here: Python, torch, kernels, GPU, disk", "cli.doctor"),
     },
 }
 

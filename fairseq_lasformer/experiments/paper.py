@@ -8,7 +8,6 @@ from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import shared
 from fairseq_lasformer.base.records import Scores
 from fairseq_lasformer.base.resume import Progress, key_of
-from fairseq_lasformer.data.corpora import libreoffice
 from fairseq_lasformer.data.corpora.recipes import CORPORA, build
 from fairseq_lasformer.data.prepare import prepare, summary
 from fairseq_lasformer.data.prepare_config import PrepareConfig
@@ -20,7 +19,7 @@ from fairseq_lasformer.experiments.settings import PRECISIONS, RowOptions
 from fairseq_lasformer.experiments.training import read_config
 from fairseq_lasformer.text.documents import read_documents
 
-CORPUS_OF = {"help": libreoffice.NAME}
+CORPUS_OF = {"help": "libreoffice-help"}
 """Corpora whose name differs from that of their experiments."""
 
 

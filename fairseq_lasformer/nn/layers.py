@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from fairseq_lasformer import ops
 from fairseq_lasformer.nn.attentions import Attention, AttentionOutput
-from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn.decoding.cache import DecodingCache
+from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 from fairseq_lasformer.nn.dropout import Dropout
-from fairseq_lasformer.nn.layer_cache import LayerCache
 from fairseq_lasformer.nn.moe import MixtureOfExperts, RouterStats
 from fairseq_lasformer.nn.options import EVERY_QUERY, Pass, RowSampling
 from fairseq_lasformer.nn.selection import Selection

@@ -6,6 +6,15 @@
 from fairseq_lasformer.ops import reference
 from fairseq_lasformer.ops.attend import selected_attention
 from fairseq_lasformer.ops.backends import BACKENDS, backend_for
+from fairseq_lasformer.ops.beams import (
+    LAST_RESORT,
+    LineEnds,
+    advance,
+    count_lines,
+    log_probabilities,
+    restrict_lines,
+    top_candidates,
+)
 from fairseq_lasformer.ops.choice import Choice, PassShape, choose
 from fairseq_lasformer.ops.cpu.fixed import (
     activate,
@@ -33,15 +42,6 @@ from fairseq_lasformer.ops.dropout import dropout
 from fairseq_lasformer.ops.gpu.step import add_norm, append, linear_relu
 from fairseq_lasformer.ops.gpu.teacher import bitmask_of, fits, mask_of, tiled_supervise
 from fairseq_lasformer.ops.gpu.tiles import allowed_bitmask, tiled_attention, topk_bitmask
-from fairseq_lasformer.ops.search import (
-    LAST_RESORT,
-    LineEnds,
-    advance,
-    count_lines,
-    log_probabilities,
-    restrict_lines,
-    top_candidates,
-)
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
 from fairseq_lasformer.ops.types import (

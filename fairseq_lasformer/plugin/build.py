@@ -16,10 +16,10 @@ from fairseq_lasformer.nn.compact.group_linear import ExpandReduce, block_sizes,
 from fairseq_lasformer.nn.layers import DecoderLayer, EncoderLayer, FeedForward, TransformerLayer
 from fairseq_lasformer.nn.moe import MixtureOfExperts, MoeConfig
 from fairseq_lasformer.nn.options import ABOVE, PLACES, RowSampling, RunOptions, SupervisionOptions
+from fairseq_lasformer.nn.others import usage
 from fairseq_lasformer.nn.patterns import PATTERNS, Pattern, PatternOptions, build_pattern
 from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.nn.stack import LayerStack
-from fairseq_lasformer.nn.ways import usage
 from fairseq_lasformer.plugin.config import ModuleConfig, attention_widths, pattern_spec
 from fairseq_lasformer.plugin.placement import MODULES, group_starts, heads_of, mixture_layers
 

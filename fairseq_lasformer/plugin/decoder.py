@@ -13,15 +13,13 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.records import EncoderOut, Sample
-from fairseq_lasformer.nn.cache import ENDS, STATE, DecodingCache, IncrementalState
 from fairseq_lasformer.nn.compact.embedding import TableProjection
+from fairseq_lasformer.nn.decoding.cache import ENDS, STATE, DecodingCache, IncrementalState, LineCache
 from fairseq_lasformer.nn.decoding.fixed_cache import BufferPool, FixedCache, Size
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported
-from fairseq_lasformer.nn.decoding.packed_stack import PackedStack
-from fairseq_lasformer.nn.decoding.step_products import step_products
-from fairseq_lasformer.nn.decoding.step_weights import PackedDecoder, Products
+from fairseq_lasformer.nn.decoding.packed_stack import PackedDecoder, PackedStack
+from fairseq_lasformer.nn.decoding.step_products import Products, step_products
 from fairseq_lasformer.nn.layers import BothLines, DecodeContext, FullPass
-from fairseq_lasformer.nn.line_cache import LineCache
 from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns.learned import learned

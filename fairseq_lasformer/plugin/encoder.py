@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.records import EncoderOut
-from fairseq_lasformer.nn.cache import regroup
+from fairseq_lasformer.nn.decoding.cache import regroup
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported, fix_encoder, quantise
 from fairseq_lasformer.nn.layers import FullPass
 from fairseq_lasformer.nn.lines import SourceLines

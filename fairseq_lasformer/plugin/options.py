@@ -15,7 +15,7 @@ from fairseq.models.transformer.transformer_config import (
     TransformerConfig,
 )
 
-from fairseq_lasformer.nn.ways import usage
+from fairseq_lasformer.nn.others import usage
 
 # Options of fairseq's Transformer that do not apply here, or are incompatible with shared selections.
 _LEFT_OUT = {

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn.decoding.cache import DecodingCache
 from fairseq_lasformer.nn.decoding.fixed_cache import KEPT_BUFFERS, BufferPool, FixedCache, GraphBuffers, Size
 
 POOL = BufferPool()

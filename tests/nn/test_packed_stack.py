@@ -92,7 +92,7 @@ def test_keys_and_values_in_8_bits_are_close(build, options, kappa, monkeypatch)
     first = steps(exact, src, prev, 3)
     assert 1e-6 < (steps(rounded, src, prev, 3) - first).norm() / first.norm() < 0.02
     # a scale that is lost or of a different slot is detected: hypotheses that change places read their own
-    monkeypatch.setattr("fairseq_lasformer.nn.cache.FIRST_POSITIONS", 2)  # storage grows on the way
+    monkeypatch.setattr("fairseq_lasformer.nn.decoding.cache.FIRST_POSITIONS", 2)  # storage grows on the way
     assert_beams_decode_alike(rounded, build(kappa, **options).eval(), within=0.05)
 
 

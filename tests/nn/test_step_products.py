@@ -6,9 +6,8 @@ import pytest
 import torch
 from helpers import assert_beams_decode_alike, skip_unless_here, steps, tokens
 
-from fairseq_lasformer.nn.cache import DecodingCache
-from fairseq_lasformer.nn.decoding.step_products import step_products
-from fairseq_lasformer.nn.decoding.step_weights import Products
+from fairseq_lasformer.nn.decoding.cache import DecodingCache
+from fairseq_lasformer.nn.decoding.step_products import Products, step_products
 
 
 def joined(model):
@@ -53,7 +52,7 @@ def test_steps_are_those_of_single_projections(build, options):
 
 
 def test_hypotheses_that_change_places_read_their_own(build, monkeypatch):
-    monkeypatch.setattr("fairseq_lasformer.nn.cache.FIRST_POSITIONS", 2)  # storage grows during the test
+    monkeypatch.setattr("fairseq_lasformer.nn.decoding.cache.FIRST_POSITIONS", 2)  # storage grows during the test
     assert_beams_decode_alike(joined(build(0.2, "reference").eval()), build(0.2, "reference").eval(), within=1e-4)
 
 

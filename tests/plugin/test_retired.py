@@ -12,7 +12,7 @@ from fairseq_lasformer.checkpoints.settings import FORMER
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.build import sampling
 from fairseq_lasformer.plugin.config import LasformerConfig, module_config
-from fairseq_lasformer.plugin.patches.retired import RETIRED
+from fairseq_lasformer.plugin.patches.tool_options import RETIRED
 
 
 @pytest.mark.parametrize("name", RETIRED)

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fairseq_lasformer.apps.memory.building import build
+from fairseq_lasformer.apps.server.models import ServedModel
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.jobs.generate import generate
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.glossary import Glossary
-from fairseq_lasformer.server.models import ServedModel
-from fairseq_lasformer.translation_memory.building import build
 from fairseq_lasformer.translation_memory.matching import Match
 from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
 

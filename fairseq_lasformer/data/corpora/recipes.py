@@ -6,6 +6,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,6 @@ from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import atomic_write
 from fairseq_lasformer.base.resume import Progress, key_of
 from fairseq_lasformer.base.terminal import progress_bar
-from fairseq_lasformer.data.corpora import libreoffice
 from fairseq_lasformer.data.corpora.download import RemoteFile, fetch
 from fairseq_lasformer.data.corpora.formats import marked, opus, pair, segments, talks, without_empty
 from fairseq_lasformer.text.documents import (
@@ -248,6 +248,9 @@ CORPORA = {
 }
 """The corpora in raw distributions, by their names on the command line."""
 
+ELSEWHERE = {"libreoffice-help": "fairseq_lasformer.apps.pairing.libreoffice"}
+"""Corpora that an app makes, with its `build`."""
+
 
 def build(
     name: str, files: Path, out: Path, trust: bool = False, languages: tuple[str, str] | None = None
@@ -255,7 +258,7 @@ def build(
     """Write ``OUT/{train,dev,test}.LANG`` in raw form; leave a finished corpus unchanged.
 
     Args:
-        name: a key of :data:`CORPORA`, or :data:`libreoffice.NAME`.
+        name: a key of :data:`CORPORA` or :data:`ELSEWHERE`.
         files: folder that contains the distribution's files, or to which they are downloaded.
         trust: see :func:`fetch`.
         languages: of a corpus in many of them; default: English and German.
@@ -264,8 +267,8 @@ def build(
         one line per split with the numbers of documents, of sentences and of pairs dropped because one side was empty;
         a single line if the corpus was already finished.
     """
-    if name == libreoffice.NAME:
-        return libreoffice.build(files, out, languages or ("en", "de"))
+    if name in ELSEWHERE:
+        return import_module(ELSEWHERE[name]).build(files, out, languages or ("en", "de"))
     if languages is not None and languages != CORPORA[name].languages:
         raise InputError(f"--languages: {name} is {'-'.join(CORPORA[name].languages)}; leave it out")
     progress = Progress(out, key_of("corpus", name))

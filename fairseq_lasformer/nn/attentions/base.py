@@ -16,8 +16,8 @@ from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import KeptKeys
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.nn.cache import DecodingCache
-    from fairseq_lasformer.nn.layer_cache import LayerCache
+    from fairseq_lasformer.nn.decoding.cache import DecodingCache
+    from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 
 ATTENTIONS: dict[str, type[Attention]] = {}
 """Attentions that select nothing, by their names in ``--select-pattern``."""

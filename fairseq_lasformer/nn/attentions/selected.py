@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from fairseq_lasformer import ops
 from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
-from fairseq_lasformer.nn.cache import DecodingCache
-from fairseq_lasformer.nn.layer_cache import LayerCache
+from fairseq_lasformer.nn.decoding.cache import DecodingCache
+from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.selection import Selection

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.base.cannot import refuse
-from fairseq_lasformer.nn.cache import LINES, DecodingCache, regroup
+from fairseq_lasformer.nn.decoding.cache import LINES, DecodingCache, regroup
 from fairseq_lasformer.nn.decoding.cuda_graph import CudaGraphStep
 from fairseq_lasformer.ops import KeyIndex, OwnLines
 

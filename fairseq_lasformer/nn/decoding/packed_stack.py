@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.nn.activations import KERNELS
 from fairseq_lasformer.nn.attentions import SelectedAttention
-from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn.decoding.cache import DecodingCache
+from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 from fairseq_lasformer.nn.decoding.packed_modules import check_layer, joined
-from fairseq_lasformer.nn.layer_cache import LayerCache
 from fairseq_lasformer.nn.layers import BothLines, DecodeContext, DecoderLayer
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.ops import KeyIndex, PackedLinear, decode_step
@@ -184,3 +184,11 @@ class PackedStack:
 def _scorers(attention: SelectedAttention) -> list[nn.Linear]:
     """Return the projections of queries and keys with which an attention selects its keys."""
     return [] if attention.selector is None else list(attention.selector.scorers())
+
+
+class PackedDecoder(NamedTuple):
+    """Packed weights that a decoder on a CPU reads in a step."""
+
+    stack: PackedStack
+    output: PackedLinear  # the projection to scores of all words
+    of: tuple[tuple[int, int], ...]  # identifies the weights that were packed, see `LasformerDecoder._weights`

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_lasformer.nn.attentions import Attention
-from fairseq_lasformer.nn.cache import DecodingCache
+from fairseq_lasformer.nn.decoding.cache import DecodingCache
 from fairseq_lasformer.nn.stack import LayerStack
 
 CACHED = ("key", "value", "selector_key")
@@ -78,3 +78,10 @@ def _linear(layers: list[nn.Linear]) -> nn.Linear:
     joined = nn.Linear(weight.size(1), weight.size(0), device="meta", dtype=weight.dtype)
     joined.weight, joined.bias = (nn.Parameter(t, requires_grad=False) for t in (weight, torch.cat(biases)))
     return joined
+
+
+class Products(NamedTuple):
+    """Products that a decoder on a GPU computes together in a step."""
+
+    of_layers: tuple[AttentionProducts, ...]
+    of: tuple[tuple[int, int], ...]  # identifies the weights that were copied, see `LasformerDecoder._weights`

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
-from fairseq_lasformer.nn.layer_cache import LayerCache
+from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import PatternCost
 from fairseq_lasformer.nn.patterns.base import numbers

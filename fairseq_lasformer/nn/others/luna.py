@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
-from fairseq_lasformer.nn.layer_cache import LayerCache
+from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.others.prefix_sums import prefix_products
 from fairseq_lasformer.nn.patterns import PatternCost

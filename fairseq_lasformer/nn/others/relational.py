@@ -21,7 +21,7 @@ from fairseq_lasformer.ops import KeptKeys
 from fairseq_lasformer.ops.reference import of_rows
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.nn.layer_cache import LayerCache
+    from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 
 COUNTED = 512
 """Number of queries over which the cost is averaged."""

@@ -19,7 +19,7 @@ from fairseq_lasformer.ops import Choice, KeptKeys, PassShape
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from fairseq_lasformer.nn.layer_cache import LayerCache
+    from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 
 Numbers = TypeVar("Numbers", bound="DataclassInstance")
 

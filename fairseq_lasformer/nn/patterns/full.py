@@ -14,7 +14,7 @@ from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import PassShape
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.nn.layer_cache import LayerCache
+    from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 
 
 class Full(Pattern):

@@ -18,7 +18,7 @@ from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, Choice, KeptKeys, PassShape
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.nn.layer_cache import LayerCache
+    from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 
 
 class Selector(Pattern):

@@ -14,7 +14,7 @@ from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import KeptKeys
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.nn.layer_cache import LayerCache
+    from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 
 NOWHERE = 2**62
 """A number after all positions."""

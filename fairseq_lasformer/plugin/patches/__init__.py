@@ -35,15 +35,13 @@ def install(tools: bool) -> None:
         compat,
         diverged,
         expert_parallel,
-        post_process,
-        retired,
         short_lines,
         timed_checkpoints,
-        wrong_options,
+        tool_options,
     )
 
-    for module in (compat, diverged, expert_parallel, post_process, retired, short_lines):
+    for module in (compat, diverged, expert_parallel, short_lines):
         module.install()
+    tool_options.install(tools)
     if tools:
-        for module in (timed_checkpoints, wrong_options):
-            module.install()
+        timed_checkpoints.install()

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.ops.search import LineEnds
+    from fairseq_lasformer.ops.beams import LineEnds
 
 CHUNK = 4096  # words of a hypothesis per program
 MOST_FOUND = (

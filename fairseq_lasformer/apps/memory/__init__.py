@@ -1,0 +1,1 @@
+"""Translation memories made, looked up and listed: tables, TMX, files with translations."""

@@ -1,0 +1,190 @@
+"""Alignment of two folders: pairs of files, of their units, and of the sentences in them."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fairseq_lasformer import formats
+from fairseq_lasformer.apps.pairing.evidence import Comparison, common_words, learned_words
+from fairseq_lasformer.apps.pairing.matching import match, match_sentences
+from fairseq_lasformer.apps.pairing.readings import Readings
+from fairseq_lasformer.apps.pairing.splitting import AlignedDocument, divide
+from fairseq_lasformer.apps.pairing.units import Reading, read_units
+from fairseq_lasformer.apps.pairing.writing import check_new, names_of, write
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import locked
+from fairseq_lasformer.base.terminal import progress_bar
+from fairseq_lasformer.formats.sentences import splitter
+
+LONG = 5
+"""Number of words from which an equal text counts as untranslated; shorter ones may be names."""
+
+
+class LeftOut(NamedTuple):
+    """A text without a partner."""
+
+    side: str  # the language
+    what: str  # `block` or `sentence`
+    why: str  # the reason
+    text: str
+
+
+class AlignedFile(NamedTuple):
+    """A file and its translation."""
+
+    document: AlignedDocument  # the lines that were paired
+    blocks: tuple[int, int]  # number of blocks of both sides
+    paired: int  # number of pairs of blocks
+    equal: int  # of these, those with the same text on both sides
+    left: list[LeftOut]  # what is in no pair
+
+
+Renaming = tuple[str, str]
+
+
+def align(
+    folders: tuple[Path, Path],
+    languages: tuple[str, str],
+    out: Path,
+    rename: Renaming = ("", ""),
+    shares: tuple[float, float] = (0.02, 0.04),
+    encoding: str | None = None,
+) -> str:
+    """Align the files of two folders, and write the documents of both languages.
+
+    Args:
+        folders: the files of both languages, in folders of any depth; files of the same relative name are partners.
+        languages: codes of the languages, such as en.
+        out: folder to write: ``{train,dev,test}.LANG`` in raw form, ``SPLIT.names`` with the name of each document,
+            ``alignment.tsv`` with counts by file, ``left_out.tsv``, and ``alignment.html``, a page with ten documents.
+        rename: text in the names of the source files, and its counterpart in those of the target files.
+        shares: of the documents, for development and test.
+        encoding: of text files; default: see :func:`formats.decode`.
+
+    Returns:
+        the counts, in words.
+    """
+    if any(not 0 <= share < 0.5 for share in shares):
+        raise InputError("--split: shares of the documents for development and test, each below 0.5, such as 0.02,0.04")
+    kept = Readings(out / ".readings.jsonl", f"{languages} {encoding}")
+    check_new(out, languages, kept.written)
+    names = _partners(folders, rename)
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out / ".alignment.lock", "an alignment"):
+        sides, damaged = _read(names, languages, encoding, kept)
+        aligned = list(_aligned(sides, languages))
+        division = divide([file.document for file in aligned], shares)
+        if not division.documents["train"]:
+            raise InputError(f"{folders[0]}, {folders[1]}: no document for training has lines in both languages")
+        kept.begin_writing(names_of(languages))
+        summary = write(out, languages, aligned, division, damaged)
+        kept.finish()
+    return summary
+
+
+def _partners(folders: tuple[Path, Path], rename: Renaming) -> dict[str, tuple[Path | None, Path | None]]:
+    """Return the files of both sides by the name of the source file; None where a side has none."""
+    sides: list[dict[str, Path]] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"{folder}: is not a folder")
+        held = {
+            path.relative_to(folder).as_posix(): path
+            for path in sorted(folder.rglob("*"))
+            if path.is_file() and formats.format_of(path.name) is not None
+        }
+        if not held:
+            raise InputError(f"{folder}: contains no file in a known format")
+        sides.append(held)
+    renamed = {name.replace(*rename) if rename[0] else name: name for name in sides[0]}
+    if len(renamed) != len(sides[0]):
+        raise InputError(f"--rename {rename[0]}={rename[1]}: gives two files the same name")
+    found: dict[str, tuple[Path | None, Path | None]] = {name: (path, None) for name, path in sides[0].items()}
+    for name, path in sides[1].items():
+        known = renamed.get(name)
+        if known is not None:
+            found[known] = sides[0][known], path
+        else:  # a name of the source side may belong to another file there
+            found[name if name not in found else f"{name} (target)"] = None, path
+    if not any(a and b for a, b in found.values()):
+        raise InputError(
+            f"{folders[0]}, {folders[1]}: have no file of the same name ({next(iter(sides[0]))}, "
+            f"{next(iter(sides[1]))}); say how names differ with --rename, such as --rename .en.=.de."
+        )
+    return found
+
+
+Sides = dict[str, tuple[Reading, Reading]]
+
+
+def _read(
+    names: dict[str, tuple[Path | None, Path | None]],
+    languages: tuple[str, str],
+    encoding: str | None,
+    kept: Readings,
+) -> tuple[Sides, list[str]]:
+    """Read all files; a damaged one has no units. Return them, and a line about each damaged file."""
+    splits = tuple(splitter(language) for language in languages)
+    found: Sides = {}
+    damaged = []
+    for name, paths in progress_bar(sorted(names.items()), desc="reading", unit=" files"):
+        sides = []
+        for target, path in enumerate(paths):
+            reading = Reading([])
+            if path is not None:
+                how = functools.partial(read_units, target=bool(target), split=splits[target], encoding=encoding)
+                read = functools.partial(how, path, language=languages[target])
+                try:
+                    reading = kept.read(path, read)
+                except InputError as e:
+                    damaged.append(str(e))
+            sides.append(reading)
+        found[name] = sides[0], sides[1]
+    return found, damaged
+
+
+def _aligned(files: Sides, languages: tuple[str, str]) -> Iterator[AlignedFile]:
+    """Align all files: once by names and numbers, then by the words that this teaches."""
+    texts = [[unit.text for sides in files.values() for unit in sides[side].units] for side in (0, 1)]
+    lengths = [sum(map(len, side)) for side in texts]
+    compare = common_words(texts[0], texts[1], lengths[1] / max(1, lengths[0]))
+    pairs: list[tuple[str, str]] = []
+    for source, target in progress_bar(files.values(), desc="aligning", unit=" files"):
+        pairs += [(source.units[i].text, target.units[j].text) for i, j in match(source, target, compare)]
+    if pairs:
+        compare = learned_words(pairs)
+    for name, sides in progress_bar(files.items(), desc="aligning again", unit=" files"):
+        yield _aligned_file(name, sides, match(sides[0], sides[1], compare), compare, languages)
+
+
+def _aligned_file(
+    name: str,
+    sides: tuple[Reading, Reading],
+    pairs: Sequence[tuple[int, int]],
+    compare: Comparison,
+    languages: tuple[str, str],
+) -> AlignedFile:
+    lines: list[tuple[str, str]] = []
+    left: list[LeftOut] = []
+    equal = 0
+    for i, j in pairs:
+        a, b = sides[0].units[i], sides[1].units[j]
+        if a.text == b.text:
+            equal += 1
+            if len(a.text.split()) >= LONG:
+                left.append(LeftOut(languages[0], "pair", "untranslated", a.text))
+            else:
+                lines.append((a.text, b.text))
+            continue
+        found = match_sentences(a, b, compare)
+        lines += found.pairs
+        for language, rest in zip(languages, found.left):
+            left += [LeftOut(language, "sentence", "no partner", text) for text in rest]
+    for side, language in enumerate(languages):
+        inside = {pair[side] for pair in pairs}
+        why = "no partner" if sides[1 - side].units else "no file"
+        units = enumerate(sides[side].units)
+        left += [LeftOut(language, "block", why, unit.text) for i, unit in units if i not in inside]
+    blocks = len(sides[0].units), len(sides[1].units)
+    return AlignedFile(AlignedDocument(name, lines), blocks, len(pairs), equal, left)
