@@ -23,6 +23,16 @@ Markup = tuple["str | int", ...]
 """Markup inside a block: unchanged pieces of the file, and the numbers of blocks between them."""
 
 
+class Written(NamedTuple):
+    """The forms of a text in a file, if it is another one at the start of a line."""
+
+    within: Callable[[str], str]
+    start: Callable[[str], str]
+
+    def __call__(self, text: str) -> str:
+        return self.within(text)
+
+
 class Place(NamedTuple):
     """Description of a block by its file, apart from its text."""
 
@@ -46,7 +56,15 @@ class Block:
 
     def written(self, number: int, text: str) -> str:
         """Return a segment's form in the file with other text, or with its own."""
-        return self.raws[number] if self.raws and text == self.segments[number] else self.write(text)
+        if self.raws and text == self.segments[number]:
+            return self.raws[number]
+        if isinstance(self.write, Written) and self._starts_line(number):
+            return self.write.start(text)
+        return self.write(text)
+
+    def _starts_line(self, number: int) -> bool:
+        last = self.markup[number - 1][-1] if number else "\n"
+        return isinstance(last, str) and re.search(r"\n[ \t>]*\Z", last) is not None
 
     @property
     def text(self) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fairseq_lasformer.formats.block import PLACEHOLDER, Block, Finished, Markup, Parsed, Place, Unread
+from fairseq_lasformer.formats.templates import alternative
 from fairseq_lasformer.text.icu import quoted
 from fairseq_lasformer.text.spans import MARKUP, Span, has_letter, spans
 
@@ -84,6 +85,14 @@ class BlockBuilder:
         block = self._open.pop()
         self._close(block.number, block.items, block.place, self.write)
 
+    def part(self, raw: str) -> None:
+        """End the innermost open block before something that separates texts, and begin another one after it."""
+        place = self._open[-1].place._replace(key="")
+        self.end()
+        self.keep(raw)
+        self.begin()
+        self._open[-1].place = place
+
     def _close(self, number: int, items: _Items, place: Place, write: Callable[[str], str]) -> None:
         """Make a block of its items, and add it to what is open."""
         for kept in self._closed(number, items, place, write):
@@ -92,7 +101,10 @@ class BlockBuilder:
     def _closed(self, number: int, items: _Items, place: Place, write: Callable[[str], str]) -> list[_Kept]:
         """Make a block of its items; return what stands for them around it: its number, or the items themselves."""
         text = "".join([item.text if isinstance(item, _Text) else MARKUP for item in items])
-        if found := spans(text):
+        found = spans(text)
+        if cuts := [s for s in found if s.kind == "placeholder" and alternative(text[s.start : s.end])]:
+            return self._alternatives(number, items, cuts, place, write)
+        if found:
             items = self._protected(items, found, place, write)
             if any(span.message is not None for span in found):
                 inner, write = write, lambda text: inner(_unquoted(text))
@@ -100,6 +112,20 @@ class BlockBuilder:
             return [_Kept(item.raw, "") if isinstance(item, _Text) else item._replace(fill="") for item in items]
         self.blocks[number] = _made(items, place, write)
         return [_Kept(number, "")]
+
+    def _alternatives(
+        self, number: int, items: _Items, cuts: Sequence[Span], place: Place, write: Callable[[str], str]
+    ) -> list[_Kept]:
+        """Make a block of each text between codes after which another text takes the place of the one before."""
+        parts = _Cutter(items, write)
+        made: list[_Kept] = []
+        position = 0
+        for cut in (*cuts, Span(parts.length, parts.length, "")):
+            made += self._closed(number, parts.cut(position, cut.start), place, write)
+            made += [k for k in _kept(parts.cut(cut.start, cut.end), "") if isinstance(k, _Kept)]
+            position, number = cut.end, len(self.blocks)
+            self.blocks.append(None)
+        return made
 
     def _protected(self, items: _Items, found: Sequence[Span], place: Place, write: Callable[[str], str]) -> _Items:
         """Replace what is not language in the items of a block by markup."""

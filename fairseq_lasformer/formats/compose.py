@@ -7,10 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Block
+from fairseq_lasformer.formats.borders import tidied
 from fairseq_lasformer.formats.projection import AlignedWords, by_place, place
 from fairseq_lasformer.formats.sentences import Sentence, owners
 from fairseq_lasformer.text.lines import visible
 from fairseq_lasformer.text.units import units
+
+_ANY = re.compile(rf"(?i)(?<!\w){PLACEHOLDER}\d{{1,3}}")
+_OTHER = re.compile(rf" ?(?<!\w)({PLACEHOLDER}\d{{1,3}})[^\W\d_]{{0,8}}(?!\w)")
 
 Align = Callable[[str, str], AlignedWords]
 
@@ -48,6 +52,7 @@ def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str]
         stays(position, sentence.start)
         position = sentence.end
         first, last = sentence.segments
+        translation = _without_others(sentence.text, [block.fill(i) for i in range(first, last)], translation)
         if first == last:
             pieces[first].append(translation)
             said.append(translation)
@@ -58,6 +63,8 @@ def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str]
                 parts[owner[i] - first].append(text[i])
         texts = ["".join(part) for part in parts]
         placed, missing = _placed(block, sentence, texts, translation, align)
+        states = block.states[first : last + 1] or ((),) * len(texts)
+        placed = tidied(texts, placed, states, block.fills[first:last], block.markup[first:last])
         for i, piece in enumerate(placed, first):
             pieces[i].append(piece)
         said.append(_said(block, first, placed) if PLACEHOLDER in block.fills[first:last] else translation)
@@ -139,7 +146,14 @@ def _within(spans: Sequence[tuple[int, int]], place: tuple[int, int]) -> slice:
 
 
 def _word(placeholder: str) -> str:
-    return rf"(?<!\w){placeholder}(?!\w)"
+    """Return the pattern of a placeholder, to which a model may have added an ending."""
+    return rf"(?<!\w){placeholder}[^\W\d_]{{0,8}}(?!\w)"
+
+
+def _without_others(sentence: str, names: Sequence[str], translation: str) -> str:
+    """Return a translation without placeholders that its source does not have."""
+    kept = {*names, *(name.upper() for name in _ANY.findall(sentence))}
+    return _OTHER.sub(lambda found: found[0] if found[1] in kept else "", translation)
 
 
 def _split(text: str, placeholders: Sequence[str]) -> list[tuple[int, int]] | None:

@@ -12,6 +12,8 @@ TAG = re.compile(r"</?[a-zA-Z][^<>]{0,500}>|<\d[\d:.]{0,20}>|\{\\[^{}]{0,500}\}"
 END = re.compile(r"[.!?…:;\"”»)\]♪。！？」]\s*$")
 _MARKS = r"(?:&lrm;|&rlm;|[\u200e\u200f\u202a-\u202e\u2066-\u2069])*"
 _START = re.compile(rf"\s*{_MARKS}\s*[-–—♪#\[(>]")
+_SPEAKER = re.compile(rf"\s*{_MARKS}[A-Z][\w.'’-]{{0,20}}(?: [A-Z][\w.'’-]{{0,20}}){{0,2}}:(?=\s+\S)")
+_CAPITAL = re.compile(rf"\s*{_MARKS}[\"'“‘¿¡]?(?!I\b)[^\W\d_]")
 _DASH = re.compile(rf"\s*{_MARKS}(?:[-–—>]+\s*)?")
 _LINE_END = re.compile(r"(?:[\r\n]+|\\N)\Z")
 VOICE = re.compile(r"<v(?:\.[\w.-]*)?[ \t]+([^<>]{1,200})>")
@@ -52,14 +54,17 @@ class CueWriter:
     Args:
         web: whether texts have the entities of WebVTT.
         joined: see :func:`read`.
+        bare: whether hardly any cue of the file ends with punctuation.
         tag: the pattern of tags.
 
     Attributes:
         previous: the last cue that was added.
     """
 
-    def __init__(self, builder: BlockBuilder, web: bool, joined: bool, tag: re.Pattern[str] = TAG) -> None:
-        self.builder, self.web, self.joined, self.tag = builder, web, joined, tag
+    def __init__(
+        self, builder: BlockBuilder, web: bool, joined: bool, tag: re.Pattern[str] = TAG, bare: bool = False
+    ) -> None:
+        self.builder, self.web, self.joined, self.tag, self.bare = builder, web, joined, tag, bare
         self.previous: Cue | None = None
         self.before = ""  # the last line with text
         self.states: list[str] = []
@@ -84,6 +89,7 @@ class CueWriter:
             shown = self.tag.sub("", _LINE_END.sub("", line)).strip()
             said = VOICE.search(line)
             ended = not self.before or bool(END.search(self.before)) or bool(_START.match(shown))
+            ended = ended or bool(_SPEAKER.match(shown)) or (not number and self.bare and self._begins(shown))
             ended = ended or (apart and not number) or (bool(said) and said[1] != voice)  # type: ignore[index]
             voice = said[1] if said else voice
             if ended if self.joined else not number:
@@ -104,6 +110,11 @@ class CueWriter:
             builder.keep(line[len(body) :], BREAK)
             self.before = shown or self.before
         self.previous = cue
+
+    def _begins(self, line: str) -> bool:
+        """Return whether a cue without a full stop before it begins a sentence: it begins with a capital."""
+        letter = _CAPITAL.match(line)
+        return letter is not None and letter[0][-1].isupper()
 
     def _opening(self, line: str) -> int:
         """Return where a line's text begins: after a speaker's dash, which may follow tags."""

@@ -1,9 +1,11 @@
 """HTML: the text between the tags, by paragraphs, headings, cells and the like."""
 
 import re
+from collections.abc import Sequence
 
-from fairseq_lasformer.formats.block import PLACEHOLDER, Parsed
+from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
+from fairseq_lasformer.formats.front_matter import add_front_matter, front_matter
 from fairseq_lasformer.formats.html_tree import INLINE, READINGS, Tree
 from fairseq_lasformer.formats.languages import Languages, language
 from fairseq_lasformer.formats.markup import VOID, Piece, escape, html_pieces
@@ -12,6 +14,11 @@ from fairseq_lasformer.formats.templates import shows, splits
 _IN_A_LINE = frozenset(re.findall(r"\w+", "audio canvas code iframe kbd math object samp svg var video"))
 """Elements within a sentence, too, whose content is not translated."""
 
+_PLAIN = INLINE - {"img", "input", "wbr"}
+_SUFFIX = re.compile(
+    r"(?:ing|ings|ers?|est|ed|en|ly|ness|ment|ments|able|ible|tion|tions|less|ful|ity|ize|ized|ism|ist|ists|ung|ungen|"
+    r"lich|keit|heit|ern|ens|er|es|em|s)"
+)
 _SAYS_LANGUAGE = re.compile(
     r"""(?:http-equiv|name|property)\s*=\s*["']?(?:content-language|language|og:locale)["'\s]""", re.I
 )
@@ -26,14 +33,17 @@ def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
         languages: elements that say they are in the source language say the target.
     """
     builder = BlockBuilder(escape)
-    add(builder, text, languages)
+    start = front_matter(text)
+    add_front_matter(builder, text[:start])
+    add(builder, text[start:], languages)
     return builder.parsed()
 
 
 def add(builder: BlockBuilder, text: str, languages: Languages = Languages()) -> None:  # noqa: B008
     """Add the blocks of an HTML file or fragment to others."""
     tree = Tree()
-    for piece in html_pieces(text):
+    pieces = html_pieces(text)
+    for number, piece in enumerate(pieces):
         if piece.kind == "text":
             if not tree.translated:
                 builder.keep(piece.raw)
@@ -53,7 +63,13 @@ def add(builder: BlockBuilder, text: str, languages: Languages = Languages()) ->
         elif piece.kind == "other":
             builder.keep(piece.raw)
         elif piece.kind == "start":
-            _start(builder, tree, piece, languages)
+            field = piece.name == "input" and piece.attributes.get("type", "").lower() != "hidden" and tree.translated
+            glued = field and (_glued(pieces, number, -1) or _glued(pieces, number, 1))
+            if glued:
+                builder.leave()  # a label stays before its field
+            _start(builder, tree, piece, languages, _fill(pieces, number) if not field else PLACEHOLDER)
+            if glued:
+                builder.leave()
         else:
             before = tree.translated
             if piece.name not in VOID:
@@ -61,12 +77,51 @@ def add(builder: BlockBuilder, text: str, languages: Languages = Languages()) ->
             if (before or tree.translated) and piece.name not in INLINE and piece.name not in _IN_A_LINE:
                 builder.leave()
                 builder.at("")
-            builder.keep(piece.raw)
+            builder.keep(piece.raw, _fill(pieces, number) if builder.inside else "")
     builder.leave()
 
 
-def _start(builder: BlockBuilder, tree: Tree, piece: Piece, languages: Languages) -> None:
-    """Add the start of an element."""
+def _text(pieces: Sequence[Piece], number: int, step: int) -> str:
+    """Return the text before or after a piece, on the other side of inline tags; empty if another element is there."""
+    for i in range(number + step, number + 16 * step, step):
+        piece = pieces[i] if 0 <= i < len(pieces) else None
+        if piece is None or piece.kind not in ("start", "end") or piece.name not in _PLAIN:
+            return piece.text if piece is not None and piece.kind == "text" else ""
+    return ""
+
+
+def _glued(pieces: Sequence[Piece], number: int, step: int) -> bool:
+    """Return whether there is text without a space next to a piece."""
+    return not (_text(pieces, number, step) or " ")[-1 if step < 0 else 0].isspace()
+
+
+def _fill(pieces: Sequence[Piece], number: int) -> str:
+    """Return a break for an inline tag at which a word ends without a space; nothing for others.
+
+    Words end between two elements, at the end of a link, where a small letter is before a capital, and where an element
+    of a whole word is before letters that are no ending.
+    """
+    piece = pieces[number]
+    if piece.name == "img" and piece.kind == "start":
+        return BREAK
+    if piece.kind != "end" or piece.name not in _PLAIN or number + 1 == len(pieces):
+        return ""
+    before, after = _text(pieces, number, -1), _text(pieces, number, 1)
+    if not (before[-1:].isalnum() and after[:1].isalnum()):
+        return ""
+    following = pieces[number + 1]
+    if following.kind == "start" or piece.name == "a" or (before[-1].islower() and after[0].isupper()):
+        return BREAK if following.kind != "end" else ""
+    started = pieces[number - 2] if number > 1 else None
+    whole = started is not None and started.kind == "start" and not _text(pieces, number - 2, -1)[-1:].isalnum()
+    letters = re.match(r"[^\W\d_]*", after)
+    rest = letters[0] if letters else ""
+    long = len(before) >= 4 and before.isalpha() and len(rest) >= 3 and not _SUFFIX.fullmatch(rest)
+    return BREAK if whole and long else ""
+
+
+def _start(builder: BlockBuilder, tree: Tree, piece: Piece, languages: Languages, fill: str) -> None:
+    """Add the start of an element, with a fill if its content is translated."""
     name = piece.name
     translated, around = tree.start(piece)
     hidden, raw = not translated, piece.raw
@@ -84,7 +139,7 @@ def _start(builder: BlockBuilder, tree: Tree, piece: Piece, languages: Languages
     if name == "meta" and _SAYS_LANGUAGE.search(raw):
         raw = _CONTENT.sub(lambda m: m[1] + (_alike(m[2], languages) if languages.replaces(m[2]) else m[2]), raw)
     shown = hidden and builder.inside and name not in VOID and name not in READINGS
-    builder.keep(raw, PLACEHOLDER if shown else "")
+    builder.keep(raw, PLACEHOLDER if shown else fill if builder.inside and not hidden else "")
 
 
 def _alike(code: str, languages: Languages) -> str:

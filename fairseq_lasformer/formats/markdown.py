@@ -6,18 +6,18 @@ from typing import Any
 from fairseq_lasformer.formats import html
 from fairseq_lasformer.formats.block import Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
+from fairseq_lasformer.formats.front_matter import add_front_matter, front_matter
 from fairseq_lasformer.formats.languages import Languages
 from fairseq_lasformer.formats.markdown_blocks import (
     ALERT,
     DIRECTIVE,
     TASK,
-    front_matter,
     is_formula,
     parser,
     runs,
     title_of,
 )
-from fairseq_lasformer.formats.markdown_inline import add_inline, escape, escape_cell, escape_within
+from fairseq_lasformer.formats.markdown_inline import PARAGRAPH, add_inline, escape_cell, escape_within
 from fairseq_lasformer.text.lines import lines_with_ends
 from fairseq_lasformer.text.spans import has_letter
 
@@ -26,7 +26,7 @@ Places = list[tuple[int, int]]
 
 
 def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
-    """Read the paragraphs, headings, list items and table cells; code and front matter stay.
+    """Read the paragraphs, headings, list items, table cells and the page's title; code and other front matter stay.
 
     Args:
         languages: see :func:`html.read`.
@@ -44,8 +44,8 @@ class _Reader:
     """
 
     def __init__(self, front: str, body: str, languages: Languages) -> None:
-        self.builder, self.body, self.languages = BlockBuilder(escape), body, languages
-        self.builder.keep(front)
+        self.builder, self.body, self.languages = BlockBuilder(escape_within), body, languages
+        add_front_matter(self.builder, front)
         self.starts = [0]  # of its lines, and its end
         for line in lines_with_ends(body):
             self.starts.append(self.starts[-1] + len(line))
@@ -75,9 +75,13 @@ class _Reader:
         last = min(max(token.map[1], first + 1), len(starts) - 1)  # of terms of definitions, both are the same
         if token.type == "tr_open":
             self.row = starts[last]
-        elif token.type == "fence" and DIRECTIVE.match(token.info.strip()) and has_letter(token.content):
+        elif (directive := token.type == "fence" and DIRECTIVE.match(token.info.strip())) or token.type == "columns":
             self._keep(starts[first])
-            self.builder.misread(body[starts[first] : starts[last]], "directive")
+            said = body[starts[first] : starts[last]]
+            if has_letter(token.content if directive else said):
+                self.builder.misread(said, "directive" if directive else "table")
+            else:
+                self.builder.keep(said)
             self.position = self.sought = starts[last]
         elif token.type == "html_block":
             self._keep(starts[first])
@@ -111,7 +115,8 @@ class _Reader:
         for run in runs(self.body, places, options):
             if run.text:
                 kind = "" if parent is None else f"{parent.tag}{parent.level}"
-                self._block(run.places, kind, escape_cell if in_cell else escape)
+                write = escape_cell if in_cell else escape_within if kind[:1] == "h" else PARAGRAPH
+                self._block(run.places, kind, write)
         self.sought = max([self.position, *(b for _, b in places)])
 
     def _lead(self, places: Places) -> Places:

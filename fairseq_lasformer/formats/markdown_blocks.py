@@ -1,6 +1,6 @@
 """Blocks of Markdown and its dialects: what markdown-it-py and its plugins find, and the lines that are no text.
 
-CommonMark with tables, and besides: front matter (YAML, TOML, JSON), formulas (``$$``, ``\\begin{…}``), definition
+CommonMark with tables, and besides: formulas (``$$``, ``\\begin{…}``), definition
 lists, containers (``:::``), admonitions and tabs (``!!!``, ``???``, ``===``), whose titles are text; alerts
 (``> [!NOTE]``), task lists, attribute lists (``{: .lead }``), tables of contents and includes.
 """
@@ -8,7 +8,6 @@ lists, containers (``:::``), admonitions and tabs (``!!!``, ``???``, ``===``), w
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import re
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,15 +18,10 @@ if TYPE_CHECKING:
 
 logging.getLogger("markdown_it").setLevel(logging.WARNING)  # it logs every line
 
-_FRONT = re.compile(
-    r"\A(?:---[ \t]*(?:\r?\n(?:[ \t]*#[^\n]*)?)*\r?\n[\"']?[\w.-][^\n:]{0,200}:(?=\s).*?\r?\n(?:---|\.\.\.)"
-    r"|---[ \t]*\r?\n---|---json[ \t]*\r?\n.*?\r?\n---|(\+\+\+|;;;)[ \t]*\r?\n(?:.*?\r?\n)?\1)[ \t]*(?:\r?\n|\Z)",
-    re.S,
-)
-
 _STRUCTURE = re.compile(
     r"\{[ \t]*(?:[#.:][\w-]?|[\w-]{1,40}=)[^{}]{0,400}\}|\[\[?_?toc_?\]\]?|!\[\[[^\[\]]{1,400}\]\]|:{3,}|/{3,}"
     r"|-{1,8}8<-{1,8}.{0,400}|\([\w:.-]{1,80}\)=|\\(?!begin|end)[a-zA-Z]{3,40}(?:\[[^\[\]]{0,200}\])?(?:\{[^{}]{0,400}\}){0,4}"
+    r"|\{%-?(?:(?!%\}).){1,400}%\}|\[[^\[\]]{1,200}\]:[ \t]{0,8}\S{0,400}(?:\{\{|\{%).{0,400}"
     r"|import\s.{1,400}?\sfrom\s{1,8}(?:\"[^\"]*\"|'[^']*');?|import\s{1,8}(?:\"[^\"]*\"|'[^']*');?"
     r"|export\s{1,8}(?:default|const|let|var|function)\b.{0,2000}",
     re.I,
@@ -36,8 +30,11 @@ _OPTION = re.compile(r":[\w-]{1,40}:(?:[ \t].{0,400})?")
 """A line of options at the start of a directive of MyST."""
 
 _REGION = re.compile(
-    r"\{(?P<mark>%-?|\{[<%])[ \t]*(?P<name>highlight|raw|comment|verbatim|mermaid|math|katex)\b[^{}\n]*\}"
+    r"\{(?P<mark>%-?|\{[<%])[ \t]*(?P<name>highlight|comment|mermaid|math|katex|chart|plantuml|code[\w-]{0,40})"
+    r"(?![\w-])[^{}\n]*\}"
 )
+_GRID = re.compile(r"\+(?:[-=:]{2,400}\+){1,80}\s*")
+_DASHES = re.compile(r"[-]{2,400}(?:[ \t]{1,80}-{2,400}){1,80}\s*")
 ALERT = re.compile(r"(\[![\w|-]{1,40}\][+-]?)(?=\s|\Z)")
 TASK = re.compile(r"\[[ xX/<>!?*-]\][ \t]+(?=\S)")
 _ENVIRONMENT = re.compile(r"\\begin\{([\w*]{1,40})\}.*\\end\{\1\}", re.S)
@@ -62,21 +59,6 @@ _TITLED = re.compile(
 )
 
 
-def front_matter(text: str) -> int:
-    """Return the end of a file's front matter: YAML between ``---``, TOML between ``+++``, or a JSON object."""
-    found = _FRONT.match(text)
-    if found:
-        return found.end()
-    if re.match(r"\{\s*\"", text):
-        try:
-            value, end = json.JSONDecoder().raw_decode(text)
-        except (ValueError, RecursionError):
-            return 0
-        if isinstance(value, dict) and (ending := re.compile(r"[ \t]*(?:\r?\n|\Z)").match(text, end)):
-            return ending.end()
-    return 0
-
-
 @functools.cache
 def parser() -> MarkdownIt:
     """Return the parser, which finds only blocks."""
@@ -94,6 +76,7 @@ def parser() -> MarkdownIt:
     alternatives = {"alt": ["paragraph", "reference", "blockquote", "list"]}
     made.block.ruler.before("fence", "indented", _indented, alternatives)  # type: ignore[arg-type]
     made.block.ruler.before("fence", "region", _region, alternatives)  # type: ignore[arg-type]
+    made.block.ruler.before("fence", "columns", _columns)  # type: ignore[arg-type]
     made.core.ruler.disable(["inline"])
     return made
 
@@ -134,6 +117,26 @@ def _region(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
                 state.line = line + 1
             return True
     return False
+
+
+def _columns(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
+    """Parse a table of pandoc whose columns are drawn: a grid, or columns below a line of dashes for each."""
+    lines = [state.src[state.bMarks[i] + state.tShift[i] : state.eMarks[i]] for i in range(begin, min(begin + 2, end))]
+    if state.is_code_block(begin) or not lines:
+        return False
+    grid, following = _GRID.fullmatch(lines[0]) is not None, begin + 1
+    if grid:
+        while following < end and state.src[state.bMarks[following] + state.tShift[following] :][:1] in ("+", "|"):
+            following += 1
+    elif _DASHES.fullmatch(lines[0]) or (len(lines) > 1 and _DASHES.fullmatch(lines[1])):
+        while following < end and (following < begin + 2 or not state.isEmpty(following)):
+            following += 1
+    if following < begin + 3:
+        return False
+    if not silent:
+        state.push("columns", "", 0).map = [begin, following]
+        state.line = following
+    return True
 
 
 def title_of(kind: str, line: str) -> tuple[int, int] | None:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from html import unescape
 from typing import NamedTuple
 
-from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER
+from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Written
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.markup import REFERENCE
 
 _TARGET = (
-    r"(?:<[^<>\n]{0,2000}>|\{\{.{0,400}?\}\}|\{%.{0,400}?%\}"
-    r"|[^()\s<](?:[^()\s]|\((?:[^()\s]|\([^()\s]{0,400}\)){0,400}\)){0,2000})?"
+    r"(?:<[^<>\n]{0,2000}>|(?!<)(?:\{\{[^\n]{0,400}?\}\}|\{%[^\n]{0,400}?%\}|(?!\{\{[^\n]{0,400}?\}\}|\{%[^\n]{0,400}?%\})[^()\s]"
+    r"|\((?:[^()\s]|\([^()\s]{0,400}\)){0,400}\)){1,2000})?"
 )
 _TITLE = r"(?:\s+(?:\"(?:\\.|[^\"\\]){0,2000}\"|'(?:\\.|[^'\\]){0,2000}'|\((?:\\.|[^()\\]){0,2000}\)))?"
 _ATTRIBUTES = r"\{[ \t]*(?:[#.:][\w-]|[\w-]{1,40}=)[^{}\n]{0,400}\}"
@@ -26,15 +26,16 @@ _OPAQUE = re.compile(
     r"|(?P<auto><[a-zA-Z][a-zA-Z0-9+.-]{0,32}:[^\s<>]{0,4000}>|<[^\s<>@]{1,200}@[^\s<>]{1,200}>"
     r"|https?://[^\s<>()\[\]]{1,4000}[^\s<>().,;:!?\"'*_\[\]])"
     r"|(?P<page>\[\[[^\[\]|\n]{1,400}\]\]|(?<![\w:]):[a-z0-9_+-]{2,40}:(?![\w:])|%%[^%\n]{1,2000}%%|\+\+[\w+-]{1,80}\+\+"
-    r"|\{/\*.{0,2000}?\*/\}|(?<![\w\\:])\\[a-zA-Z]{2,40}(?:\{[^{}\n]{0,400}\}){1,4})"
+    r"|\{%(?=[^%\n]{0,400}\n).{0,800}?%\}|\{\{(?=[^{}\n]{0,400}\n)[^{}]{0,800}?\}\}|\{/\*.{0,2000}?\*/\}|(?<![\w\\:])\\[a-zA-Z]{2,40}(?:\{[^{}\n]{0,400}\}){1,4})"
     r"|(?P<mark>(?:(?<=\s)|\A)\^[A-Za-z0-9-]{1,80}(?=\Z|\n)|(?:(?<=\n)|\A)\*\[[^\[\]\n]{1,200}\]:)"
     r"|(?P<wiki>\[\[[^\[\]|\n]{1,400}\|(?=[^\[\]\n]{1,400}\]\]))|(?P<wikiend>\]\])"
     r"|(?P<note>\[\^[^\]]{1,200}\]:?)"
-    r"|(?P<break><br[ \t]*/?>)|(?P<tag></?[a-zA-Z][^<>]{0,4000}>|<!--.{0,4000}?-->)"
+    r"|(?P<break><br[ \t]*/?>)|(?P<tag></?[a-zA-Z][^<>]{0,4000}>|</?>|<!--.{0,4000}?-->)"
     r"|(?P<math>\$\$[^$]{1,2000}\$\$|\\{1,2}\(.{0,2000}?\\{1,2}\)|\\{1,2}\[.{0,2000}?\\{1,2}\]"
     r"|(?<![\w\\$])\$(?![\s\d])(?![^$]{0,2000}(?:[A-Za-z]{2,}[ \t]+[A-Za-z]{2,}|[.!?]\s))[^$]{0,2000}(?<!\s)\$(?![\w$])"
     r"|(?<![\w\\$])\$\d(?![^$]{0,2000}(?:[A-Za-z]{2}|[.!?]\s))[^$]{0,2000}[^$\s]\$(?![\w$]))"
     rf"|(?P<list>{_ATTRIBUTES})"
+    r"|(?P<expression>\{(?![{%#/<])(?:[^{}\n]|\{[^{}\n]{0,400}\}){1,400}\}(?!\}))"
     rf"|(?P<close>\](?:\(\s*{_TARGET}{_TITLE}\s*\)|\[[^\]]*\]|{_ATTRIBUTES}))"
     r"|(?P<open>\[)|(?P<shut>\])"
     r"|(?P<escape>\\[!-/:-@\[-`{-~])|(?P<hard>\\(?=\n))"
@@ -42,7 +43,10 @@ _OPAQUE = re.compile(
     r"|(?P<stars>\*+|_+|~~)",
     re.S,
 )
-_SPECIAL = re.compile(r"`|<(?=[a-zA-Z/!])|\](?=[(\[])|\\(?=[!-/:-@\[-`{-~])|&(?=#?\w{1,31};)")
+_EXPRESSION = re.compile(r"\w\.\w|\w\(|=>|[\w)\]]\s*(?:[-+*/%]|===?|!==?|&&|\|\|)\s+[\w(\[\"']|\?.+:|`")
+"""What an expression of JavaScript between braces has (MDX), and text there has not."""
+
+_SPECIAL = re.compile(r"`|<(?=[a-zA-Z/!]|\Z)|\](?=[(\[])|\\(?=[!-/:-@\[-`{-~])|&(?=#?\w{1,31};)")
 
 
 _NAMED = {"<": "&lt;", "&": "&amp;"}
@@ -53,10 +57,19 @@ DEEPEST = 48
 
 def escape_within(text: str) -> str:
     """Escape whatever Markdown would take for markup within a line."""
-    places = {m.start() for m in _SPECIAL.finditer(text)} | set(_emphasis(text))
+    places = {m.start() for m in _SPECIAL.finditer(text)} | _lone(text)
+    for start in _emphasis(text):
+        places |= {i for i in range(start, len(text)) if text[i] == text[start] and text[start:i].strip(text[i]) == ""}
     if places:
         text = "".join((_NAMED.get(c) or f"\\{c}") if i in places else c for i, c in enumerate(text))
     return text.replace("\xa0", "&nbsp;")
+
+
+def _lone(text: str) -> set[int]:
+    """Return the places of brackets without a partner, which could end a link around the text."""
+    closes = _Brackets.of(text).closes
+    paired = {*closes, *closes.values()}
+    return {i for i, c in enumerate(text) if c in "[]" and i not in paired and text[i - 1 : i] != "\\"}
 
 
 def escape_cell(text: str) -> str:
@@ -64,9 +77,13 @@ def escape_cell(text: str) -> str:
     return escape_within(text).replace("|", "\\|")
 
 
-def escape(text: str) -> str:
-    """Escape the text of a block likewise; it must not begin a list, a quotation or a heading either."""
+def _escape_start(text: str) -> str:
+    """Escape the start of a line likewise; it must not begin a list, a quotation or a heading either."""
     return re.sub(r"^(?=[-+*>#]+\s)|(?<=^\d)(?=[.)]\s)", r"\\", escape_within(text))
+
+
+PARAGRAPH = Written(escape_within, _escape_start)
+"""How the text of a paragraph is escaped."""
 
 
 def add_inline(
@@ -110,7 +127,8 @@ class _Inline:
                 self.builder.text(unescape(raw) if kind == "entity" else raw[1], tuple(self.states), raw)
                 continue
             self._format(kind, raw, found.start())
-            fill = BREAK if kind == "break" else PLACEHOLDER if kind in ("code", "auto", "math", "page") else ""
+            inline = kind in ("code", "auto", "math", "page", "expression")
+            fill = BREAK if kind == "break" else PLACEHOLDER if inline else ""
             for number, piece in enumerate(raw.split("\n")):
                 if number:
                     self._next_line("")
@@ -126,6 +144,8 @@ class _Inline:
             return kind != "shut" and self.brackets.is_link(self.joined, found)
         if kind == "wikiend":
             return "[[" in self.states
+        if kind == "expression":
+            return _EXPRESSION.search(found[0]) is not None
         return kind != "entity" or unescape(found[0]) != found[0]
 
     def _text(self, text: str) -> None:

@@ -12,6 +12,9 @@ from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats.block import Parsed, Unread
 from fairseq_lasformer.text.spans import has_letter
 
+MOST_HEAD = 20_000
+"""Number of characters of an XML file in which its prefixes are declared."""
+
 MOST, MOST_TEXT, MOST_MEMBERS = 512 << 20, 64 << 20, 10_000
 """Maximum size of an unpacked archive and of the files in it that are read, in bytes, and maximum number of files.
 
@@ -69,6 +72,8 @@ class Parts(NamedTuple):
     marked: Callable[[str], bool]  # whether a file names languages
     # what a file's text is called that is shown but not read (`diagram`); empty for other files
     shown: Callable[[str], str]
+    # what else is shown and not read, by what it is called, with the file that it is in
+    further: Callable[[zipfile.ZipFile], list[tuple[str, str]]] = lambda archive: []
 
 
 _SHOWN = re.compile(r"<(?:\w+:)?(?:t|v|p)(?:\s[^<>]*)?>([^<>]*)</")
@@ -115,6 +120,7 @@ def read_archive(
                 for name, kind in shown
                 if kind and any(map(has_letter, _SHOWN.findall(archive.read(name).decode("utf-8", "replace"))))
             ]
+            unread += [Unread(0, *said) for said in chosen.further(archive)]
     except InputError:
         raise
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, UnicodeDecodeError, EOFError, OSError) as e:
@@ -122,6 +128,15 @@ def read_archive(
     except (ValueError, zlib.error) as e:
         raise InputError(f"damaged ({e})") from e
     return Archive(data, tuple(read), tuple(map(parse, texts)), marked=marked, unread=tuple(unread))
+
+
+def one_prefix(text: str, namespace: str) -> str:
+    """Return an XML file in which a namespace has a single prefix: others that stand for it are replaced."""
+    names = dict.fromkeys(re.findall(rf'xmlns:([\w.-]+)\s*=\s*["\']{re.escape(namespace)}["\']', text[:MOST_HEAD]))
+    first, *others = names or ("",)
+    if not others:
+        return text
+    return re.sub(rf"(?<=[<\s/])(?:{'|'.join(map(re.escape, others))}):(?=[\w.-]+[\s=/>])", f"{first}:", text)
 
 
 def prefix_of(text: str, namespace: str, usual: str) -> str:

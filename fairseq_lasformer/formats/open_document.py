@@ -12,12 +12,15 @@ from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages, language
 from fairseq_lasformer.formats.markup import Piece, escape, xml_pieces
-from fairseq_lasformer.formats.office import Archive, Parts, prefix_of, read_archive
+from fairseq_lasformer.formats.office import Archive, Parts, one_prefix, prefix_of, read_archive
 
 TEXT = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 
 _AROUND = {"table-cell": "td", "list-item": "li"}
 """Elements around paragraphs, and the kind of these; styles have other names in every language."""
+
+_OF_THE_AUTHOR = ("placeholder", "conditional-text", "hidden-text", "text-input", "drop-down")
+"""Fields whose text is the author's, and not read."""
 
 _NO_FIELDS = ("note", "ruby-text", "annotation", "soft-page-break")
 
@@ -38,7 +41,17 @@ def _parts(archive: zipfile.ZipFile) -> Parts:
         lambda name: name in ("content.xml", "styles.xml"),
         lambda name: name == "meta.xml",
         lambda name: "chart" if re.fullmatch(r"[^/]+/content\.xml", name) else "",
+        _labels,
     )
+
+
+def _labels(archive: zipfile.ZipFile) -> list[tuple[str, str]]:
+    """Return words in the labels of lists."""
+    found = []
+    for name in {"content.xml", "styles.xml"} & set(archive.namelist()):
+        labels = re.findall(r'\bstyle:num-(?:prefix|suffix)="([^"]*)"', archive.read(name).decode("utf-8", "replace"))
+        found += [("list label", name)] * sum(re.search(r"[^\W\d_]{2}", label) is not None for label in set(labels))
+    return found
 
 
 def _in_language(text: str, languages: Languages) -> str:
@@ -63,6 +76,7 @@ def _in_language(text: str, languages: Languages) -> str:
 
 def _parsed(text: str) -> Parsed:
     builder = BlockBuilder(escape)
+    text = one_prefix(text, TEXT)
     prefix = prefix_of(text, TEXT, "text")
     blocks = (prefix + "p", prefix + "h")
     deleted = prefix + "tracked-changes"
@@ -107,11 +121,16 @@ def _parsed(text: str) -> Parsed:
             field = next((p for p in inside if p.name not in known), None)
         if field is not None and field is not shown:
             shown = field
+            if field.local in _OF_THE_AUTHOR:
+                builder.misread(piece.raw, "field", written=False)
             if field.name.startswith(prefix) and field.local not in _NO_FIELDS:
                 builder.keep("", PLACEHOLDER)
         if paragraphs and opened:
             inside.append(piece)
         elif paragraphs and piece.kind == "end":
             inside.pop()
-        builder.keep(piece.raw, BREAK if opened and piece.name in breaks else "")
+        if opened and paragraphs and piece.name == prefix + "tab" and len(inside) == 1:
+            builder.part(piece.raw)
+        else:
+            builder.keep(piece.raw, BREAK if opened and piece.name in breaks else "")
     return builder.parsed()

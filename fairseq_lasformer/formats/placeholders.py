@@ -36,6 +36,32 @@ BY_FLAG = {
 ANYWHERE = re.compile(PLACEHOLDERS)
 """Placeholders of entries without such a flag."""
 
+CODE = r"(?<![\w`])(?:``[^`]{1,400}``|`[^`'<>]{1,400}`)(?![\w`])(?!_)|:[a-z][\w:+-]{0,40}:`[^`<>]{1,400}`"
+"""Code between backticks, and roles of reStructuredText: ``:class:`File```."""
+
+ROLES = (
+    r"(?::[a-z][\w:+-]{0,40}:)?`(?=[^`<>]{1,400}<[^`<>]{1,400}>`)|\s?<[^`<>]{1,400}>`_{0,2}"
+    r"|(?<!\w)`(?=[^`<>]{1,400}`_)|`_{1,2}(?!\w)"
+)
+"""What is around the text of roles and links of reStructuredText: ``:ref:`text <target>```, ```text <address>`_``."""
+
+_METAVARIABLE = re.compile(r"<([a-z][\w-]{0,40})(?:[ |][\w-]{1,40}){0,4}>")
+_ELEMENTS = frozenset(
+    re.findall(
+        r"\w+",
+        "a abbr b bdo big blockquote body br button center cite code col dd del dfn div dl dt em font form h1 h2 h3 h4 "
+        "h5 h6 hr html i img input ins kbd label li mark nobr ol option p pre q s samp select small span strike strong "
+        "sub sup table tbody td th thead tr tt u ul var wbr",
+    )
+)
+
+
+def is_metavariable(tag: str, message: str) -> bool:
+    """Return whether a tag is the name of an argument, ``<path>``, rather than an element, which may have an end."""
+    found = _METAVARIABLE.fullmatch(tag)
+    return found is not None and found[1] not in _ELEMENTS and f"</{found[1]}" not in message
+
+
 TAGS = r"<[^<>]{1,2000}>|&#?\w{1,40};"
 
 

@@ -17,18 +17,24 @@ from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages
 from fairseq_lasformer.formats.markup import REFERENCE, escape
-from fairseq_lasformer.formats.placeholders import ANYWHERE, BY_FLAG, TAGS, directives
+from fairseq_lasformer.formats.placeholders import ANYWHERE, BY_FLAG, CODE, ROLES, TAGS, directives, is_metavariable
 from fairseq_lasformer.text import icu
 from fairseq_lasformer.text.lines import lines_with_ends
+from fairseq_lasformer.text.spans import whole_name
 
-_FIELD = re.compile(r'(\s*)(msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)(\s*)"([^\r\n]*)"\s*$')
-_MORE = re.compile(r'\s*"([^\r\n]*)"\s*$')
+_STRINGS = r'"((?:[^"\\\r\n]|\\.)*"(?:\s*"(?:[^"\\\r\n]|\\.)*")*|[^\r\n]*")\s*$'
+_FIELD = re.compile(rf"(\s*)(msgctxt|msgid|msgid_plural|msgstr(?:\[\d+\])?)(\s*){_STRINGS}")
+_MORE = re.compile(rf"\s*{_STRINGS}")
+_BETWEEN = re.compile(r'(?<!\\)"\s*"')
+_FIELDS_IN_A_LINE = re.compile(r'(?<=")[ \t]+(?=(?:msgid|msgid_plural|msgstr(?:\[\d+\])?)[ \t]*")')
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _BREAKS = re.compile(r"((?<!\\)(?:\\[ntr])+)")
 _PLURALS = re.compile(r"nplurals\s*=\s*(\d+)\s*;\s*plural\s*=([^;\\]+)")
 _CREDITS = re.compile(r"translator[-_]credits|NAME OF TRANSLATORS|EMAIL OF TRANSLATORS|Your (?:names|emails)")
+_END = re.compile(r"[.:,;!?…]+\s*\Z")
 _CHARSET = re.compile(r"(\bcharset=)([^\s\"\\;]*)")
 _REFERENCE = re.compile(REFERENCE)
+_FENCE = re.compile(r"\s*(?:`{3,}|~{3,})")
 _NUMBERS = 201  # numbers, from 0, whose plural form is tried
 
 
@@ -66,7 +72,9 @@ def fields_of(lines: list[str]) -> list[Field]:
         end = i + 1
         while end < len(lines) and _MORE.match(lines[end]):
             end += 1
-        value = field[4] + "".join(more[1] for line in lines[i + 1 : end] if (more := _MORE.match(line)))
+        value = _value(field[4]) + "".join(
+            _value(more[1]) for line in lines[i + 1 : end] if (more := _MORE.match(line))
+        )
         name = field[2]
         if name in ("msgctxt", "msgid") and any(key.startswith("msgstr") for key in entry):
             entry, flags, begin = {}, set(), i
@@ -81,6 +89,24 @@ def fields_of(lines: list[str]) -> list[Field]:
         found.append(Field(i, end, name, value, source, entry.get("msgid", ""), frozenset(flags), begin))
         i = end
     return found
+
+
+def _value(strings: str) -> str:
+    """Return the text of successive strings in a line, without the first quotation mark."""
+    return _BETWEEN.sub("", strings[:-1])
+
+
+def _lines(text: str) -> list[str]:
+    """Return the lines of a file; several fields in a line are as many."""
+    return [part for line in lines_with_ends(text) for part in _parted(line)]
+
+
+def _parted(line: str) -> list[str]:
+    """Return a line before each field in it but the first."""
+    if "msg" not in line[1:] or line.startswith("#"):
+        return [line]
+    edges = [0, *(found.end() for found in _FIELDS_IN_A_LINE.finditer(line)), len(line)]
+    return [line[a:b] for a, b in zip(edges, edges[1:])]
 
 
 def _one_is_singular(header: str) -> frozenset[int]:
@@ -122,7 +148,7 @@ def with_charset(text: str, name: str) -> str:
 def read(text: str) -> Parsed:
     """Read the messages whose translations are empty, each in the place of its translation."""
     builder = BlockBuilder(_escape)
-    lines = lines_with_ends(text)
+    lines = _lines(text)
     fields, position = fields_of(lines), 0
     marks = Accelerators.of(field.source for field in fields)
     known = {i for field in fields for i in range(field.first, field.last)}
@@ -167,7 +193,7 @@ def _open(field: Field) -> bool:
 def _pattern(field: Field) -> re.Pattern[str]:
     """Return the pattern of what a message keeps: directives of its flag, or what looks like one; tags and entities."""
     patterns = [BY_FLAG[flag].pattern for flag in sorted(field.flags) if flag in BY_FLAG]
-    return re.compile("|".join([*(patterns or [ANYWHERE.pattern]), TAGS]))
+    return re.compile("|".join([CODE, *(patterns or [ANYWHERE.pattern]), ROLES, TAGS]))
 
 
 def finish(original: str, made: str, mark: bool, languages: Languages = Languages()) -> str:  # noqa: B008
@@ -178,8 +204,8 @@ def finish(original: str, made: str, mark: bool, languages: Languages = Language
         mark: whether to mark new translations.
         languages: the target is named in a header that names no language.
     """
-    lines = lines_with_ends(made)
-    before = fields_of(lines_with_ends(original))
+    lines = _lines(made)
+    before = fields_of(_lines(original))
     accelerators = Accelerators.of(field.source for field in before)
     after = fields_of(lines)
     if [field.name for field in before] != [field.name for field in after]:
@@ -191,7 +217,7 @@ def finish(original: str, made: str, mark: bool, languages: Languages = Language
         if _is_refused(old, new.value):
             value = ""
         else:
-            value = accelerators.marked(old.source, new.value)
+            value = accelerators.marked(old.source, _without_new_end(old.source, new.value))
             filled.add(new.entry)
         if value != new.value:
             opening, closing = _around(lines, new)
@@ -203,6 +229,11 @@ def finish(original: str, made: str, mark: bool, languages: Languages = Language
     if languages.target:
         made = re.sub(r'^("Language:) *(?=\\n"\s*$)', rf"\1 {languages.target}", made, count=1, flags=re.M)
     return made
+
+
+def _without_new_end(source: str, value: str) -> str:
+    """Return a translation without a mark at its end where its source, a label, has none."""
+    return value if _END.search(source) else _END.sub("", value) or value
 
 
 def _mark(lines: list[str], begin: int) -> None:
@@ -242,21 +273,31 @@ def _message(builder: BlockBuilder, source: str, pattern: re.Pattern[str]) -> No
                 _text(builder, piece)
         builder.end()
         return
+    fenced = False  # whether this is a block of code, as in catalogues of Markdown
     for piece in _BREAKS.split(source):
-        if _BREAKS.fullmatch(piece):
+        fence = _FENCE.match(piece) is not None
+        if fence or fenced or _BREAKS.fullmatch(piece):
             builder.keep(piece)
         elif piece:
             builder.begin()
             position = 0
             for placeholder in pattern.finditer(piece):
-                _text(builder, piece[position : placeholder.start()])
-                position = placeholder.end()
+                start, end = placeholder.span()
+                if start < position:
+                    continue
+                if not (tag := re.fullmatch(f"{ROLES}|{TAGS}", placeholder[0]) is not None):
+                    start, end = whole_name(piece, start, end, position)
+                _text(builder, piece[position:start])
+                position = end
                 if _REFERENCE.fullmatch(placeholder[0]):
                     builder.text(html.unescape(placeholder[0]), None, placeholder[0])
                 else:
-                    builder.keep(placeholder[0], "" if re.fullmatch(TAGS, placeholder[0]) else PLACEHOLDER)
+                    builder.keep(
+                        piece[start:end], "" if tag and not is_metavariable(placeholder[0], source) else PLACEHOLDER
+                    )
             _text(builder, piece[position:])
             builder.end()
+        fenced = fenced != fence
 
 
 def _plain(value: str, pattern: re.Pattern[str]) -> str:

@@ -13,6 +13,8 @@ import numpy as np
 
 from fairseq_lasformer.text.units import units
 
+_PART = re.compile(r"[-'’.,:/]*\w+|\W+")
+
 OWN = 0.25
 """Weight of the segment itself, among those that look the same."""
 
@@ -68,22 +70,40 @@ def place(
     target = units(translation)
     if not target:
         return ["" if any(breaks) else translation, *[""] * (len(segments) - 1)]
-    counts, middles = _source_units(segments, breaks, aligned.weights.shape[1])
-    scores = _scores(segments, states, counts, middles, translation, target, aligned.weights)
+    weights = aligned.weights
+    joined, starts = _joined(segments, breaks)
+    source = units(joined)
+    if len(source) == weights.shape[1] and any(a < start < b for a, b in source for start in starts):
+        (source, columns), (target, rows) = _finer(joined, source), _finer(translation, target)
+        weights = weights[rows][:, columns]
+    counts, middles = _source_units(segments, joined, starts, source, weights.shape[1])
+    scores = _scores(segments, states, counts, middles, translation, target, weights)
     cuts = _best_cuts(scores, [bool(count) for count in counts])
     return _texts(segments, states, breaks, translation, target, cuts)
 
 
-def _source_units(segments: Sequence[str], breaks: Sequence[bool], total: int) -> tuple[list[int], list[float]]:
-    """Return each segment's number of source units, by where they begin, and its end, from 0 to 1."""
+def _joined(segments: Sequence[str], breaks: Sequence[bool]) -> tuple[str, list[int]]:
+    """Return the text of all segments, and where each begins in it."""
     joined, starts = "", []
     for i, segment in enumerate(segments):
         joined += " " if i and breaks[i - 1] else ""
         starts.append(len(joined))
         joined += segment
+    return joined, starts
+
+
+def _finer(text: str, found: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
+    """Divide units at the marks within them, as in ``a-b``; return the parts, and the unit of each."""
+    parts = [((a + m.start(), a + m.end()), i) for i, (a, b) in enumerate(found) for m in _PART.finditer(text[a:b])]
+    return [place for place, _ in parts], [i for _, i in parts]
+
+
+def _source_units(
+    segments: Sequence[str], joined: str, starts: Sequence[int], found: Sequence[tuple[int, int]], total: int
+) -> tuple[list[int], list[float]]:
+    """Return each segment's number of source units, by where they begin, and its end, from 0 to 1."""
     lead = len(joined) - len(joined.lstrip())
     counts: list[int] = [0] * len(segments)
-    found = units(joined)
     for a, b in found:
         middle = (a + b - 1) / 2
         counts[max(i for i, start in enumerate(starts) if start <= max(middle, lead))] += 1

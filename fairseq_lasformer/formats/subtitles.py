@@ -20,7 +20,11 @@ _LOOSE = re.compile(rf"\s*{_WRITTEN}[ \t]*{_ARROW}[ \t]*{_WRITTEN}[ \t]*(?P<how>
 _LIKE_A_TIME = re.compile(rf"\s*\d[^\s>]{{0,12}}:[^\s>]{{0,16}}[ \t]*{_ARROW}")
 _NUMBER = re.compile(r"\s*\W?\d{1,9}\W?\s*\Z")
 _SETTING = re.compile(r"\b(?:line|position|align|region|vertical):\S+|\b[XY][12]:\S+")
+_LEADING = re.compile(r"\s*[,.;:!?…]+(?=\s|\Z)|\s*[,;:!?](?=\S)")
 _BLOCKS = re.compile(r"(?:NOTE|STYLE|REGION)(?:[ \t]|:|$)")
+FEW, SHARE = 4, 0.2
+"""Number of cues, and share of those that end with punctuation, from and below which capitals begin sentences."""
+
 _LANGUAGE = re.compile(r"(Language:[ \t]*)([\w-]+)")
 
 
@@ -34,9 +38,11 @@ def read(text: str, joined: bool = True, languages: Languages = Languages()) -> 
     lines = lines_with_ends(text)
     web = _is_web(lines)
     builder = BlockBuilder(escape if web else str)
-    writer = CueWriter(builder, web, joined)
+    cues = list(_cues(lines))
+    stops = sum(bool(END.search(plain(lines[end - 1]))) for start, end, _ in cues if end > start)
+    writer = CueWriter(builder, web, joined, bare=len(cues) >= FEW and stops < SHARE * len(cues))
     position = _header(builder, lines, languages) if web else 0
-    for start, end, time in _cues(lines):
+    for start, end, time in cues:
         _between(builder, lines, position, start, web)
         texts = lines[start:end]
         said = "".join(texts)
@@ -164,6 +170,7 @@ def finish(original: str, made: str, width: int) -> str:
     cues = [(start, end) for start, end, _ in _cues(old)]
     texts = [[line.rstrip("\r\n") for line in new[a:b]] for a, b in cues]
     for k in range(1, len(cues)):
+        _move_punctuation(texts[k - 1], texts[k], old[slice(*cues[k])])
         _share(texts, k, old[slice(*cues[k])])
     found, position = [], 0
     for (a, b), lines in zip(cues, texts):
@@ -192,6 +199,18 @@ def _with_text(lines: list[str]) -> list[str]:
     if tags and found:
         found[-1] += tags
     return found or ([tags] if tags else [])
+
+
+def _move_punctuation(before: list[str], here: list[str], original: list[str]) -> None:
+    """Move punctuation at the start of a cue, where its original has none, to the end of the cue before it."""
+    first = next((i for i, line in enumerate(here) if plain(line)), None)
+    last = next((i for i in reversed(range(len(before))) if plain(before[i])), None)
+    if first is None or last is None or any(_LEADING.match(plain(line)) for line in original[:1]):
+        return
+    if (found := _LEADING.match(here[first])) and (rest := here[first][found.end() :].lstrip()):
+        here[first] = rest
+        if not END.search(plain(before[last])) and not before[last].rstrip().endswith(","):
+            before[last] = before[last].rstrip() + found[0].strip()
 
 
 def _share(texts: list[list[str]], k: int, original: list[str]) -> None:

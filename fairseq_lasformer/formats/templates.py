@@ -27,7 +27,7 @@ _CLOSED = {
 """What begins code, and what ends it; longer beginnings come first."""
 
 _BEGIN = re.compile(
-    r"<\?(?=php\b|=|\s)|<%|\{\{--|\{\{!--|\{\{\{|\{\{|\{%|\{#|\{!!|\[%(?=[-\s])|<#--|</?#(?=[a-z])|@php\b(?!\s*\()"
+    r"\{\{-?\s?/\*|<\?(?=php\b|=|\s)|<%|\{\{--|\{\{!--|\{\{\{|\{\{|\{%|\{#|\{!!|\[%(?=[-\s])|<#--|</?#(?=[a-z])|@php\b(?!\s*\()"
     r"|(?<![\w@.])@(?:else|endif|endforeach|endfor|endforelse|endisset|endunless|endsection|endphp|endwhile|endauth|"
     r"endguest|csrf|stop|show|break|continue|default|endswitch)\b(?![.\w-])"
     r"|(?<![\w@.])@(?:if|elseif|foreach|for|forelse|isset|unless|while|section|yield|extends|include|lang|class|case|"
@@ -35,7 +35,8 @@ _BEGIN = re.compile(
     r"|\{/?(?:if|else|elseif|foreach|foreachelse|for|include|section|assign|literal|while|block|extends|capture|strip)"
     r"(?:\s[^{}\n]{0,400})?\}"
 )
-_REGION = re.compile(r"\{%-?\s*(comment|raw|verbatim|schema|javascript|stylesheet|style|highlight|liquid)\b")
+_REGION = re.compile(r"\{%-?\s*(comment|schema|javascript|stylesheet|style|highlight|liquid)\b")
+_COMMENT_END = re.compile(r"\*/\s?-?\}\}")
 _ARGUMENTS = re.compile(r"\((?:[^()]|\((?:[^()]|\([^()]{0,400}\)){0,400}\)){0,800}\)")
 _SHOWS = re.compile(r"<%[-=]|<\?=|<\?php\s+(?:echo|print)\b|\{\{(?![!#/^>-])|\{!!|@(?:lang|yield)\b")
 _SPLITS = re.compile(
@@ -45,6 +46,10 @@ _SPLITS = re.compile(
 )
 
 
+_ALTERNATIVE = re.compile(
+    r"\{%[-+~]?\s*(?:else|elsif|elseif|elif|when|case|empty|plural)\b|\{\{[-~#^]?\s*else\b|<%[-\s}]*(?:else|elsif|when)\b"
+    r"|<#else|@else"
+)
 _SHORT = ("{{", "{{{", "{%", "{#", "[%", "<#", "</#")
 LONGEST = 5000
 """Number of characters of the longest code in braces: what is longer may only look like code."""
@@ -81,6 +86,9 @@ def codes(text: str) -> list[Code]:
 def _end(text: str, begin: re.Match[str], known: dict[str, int]) -> int | None:
     """Return the end of code; None if nothing ends it."""
     start, opened = begin.start(), begin[0]
+    if opened.endswith("/*"):
+        over = _COMMENT_END.search(text, begin.end())
+        return over.end() if over else None
     closing = next((end for key, end in _CLOSED.items() if opened == key), None)
     if closing is None:
         if opened.endswith("}"):
@@ -101,6 +109,11 @@ def _end(text: str, begin: re.Match[str], known: dict[str, int]) -> int | None:
         return len(text) if opened == "<?" else None
     long = opened in _SHORT and (end - start > LONGEST or "</script" in text[start:end])
     return None if long else end + len(closing)
+
+
+def alternative(code: str) -> bool:
+    """Return whether code in any text says that another text takes the place of the one before it."""
+    return _ALTERNATIVE.match(code) is not None
 
 
 def shows(code: str) -> bool:

@@ -16,7 +16,7 @@ from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages, language
 from fairseq_lasformer.formats.markup import Piece, escape, xml_pieces
-from fairseq_lasformer.formats.office import Archive, Parts, prefix_of, read_archive
+from fairseq_lasformer.formats.office import Archive, Parts, one_prefix, prefix_of, read_archive
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 
@@ -63,7 +63,21 @@ def _parts(archive: zipfile.ZipFile) -> Parts:
         lambda name: name in parts or _PARTS.fullmatch(name) is not None,
         lambda name: posixpath.dirname(name) == folder and _MARKED.fullmatch(posixpath.basename(name)) is not None,
         shown,
+        lambda archive: _further(archive, main),
     )
+
+
+def _further(archive: zipfile.ZipFile, main: str) -> list[tuple[str, str]]:
+    """Return the documents that Word imports when it opens this one, and words in the labels of lists."""
+    names, folder = set(archive.namelist()), posixpath.dirname(main)
+    found = [
+        ("imported chunk", target) for kind, target in _related(archive, main) if kind == "aFChunk" and target in names
+    ]
+    lists = posixpath.join(folder, "numbering.xml")
+    if lists in names:
+        labels = re.findall(r'<\w+:lvlText\s[^<>]*?\w+:val="([^"]*)"', archive.read(lists).decode("utf-8", "replace"))
+        found += [("list label", lists)] * sum(len(re.findall(r"[^\W\d_]{2}", label)) > 0 for label in set(labels))
+    return found
 
 
 def _related(archive: zipfile.ZipFile, part: str) -> list[tuple[str, str]]:
@@ -165,6 +179,10 @@ class _Reader:
         elif starts and local in ("fldChar", "fldSimple"):
             self._field(piece, local)
         else:
+            apart = local in ("tab", "ptab") or piece.attributes.get(f"{self.prefix}type") in ("page", "column")
+            if starts and apart and self.states and not self.hidden and builder.inside:
+                builder.part(piece.raw)
+                return
             builder.keep(piece.raw, BREAK if local in ("br", "tab", "cr", "sym", "ptab") and not self.hidden else "")
 
     def _start(self, piece: Piece, local: str) -> None:
@@ -230,6 +248,7 @@ class _Reader:
 
 
 def _parsed(text: str) -> Parsed:
+    text = one_prefix(text, WORD)
     reader = _Reader(text)
     for piece in xml_pieces(text):
         reader.add(piece)

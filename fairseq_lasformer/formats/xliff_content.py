@@ -1,5 +1,6 @@
 """The content of XLIFF's sources and targets: text, inline elements, segments, CDATA sections, and HTML in them."""
 
+import html as html_text
 import re
 from collections.abc import Hashable
 
@@ -11,7 +12,21 @@ from fairseq_lasformer.formats.markup import Piece, escape, html_pieces
 _CODES = ("ph", "bpt", "ept", "it", "x", "bx", "ex", "sc", "ec", "cp", "sm", "em")
 """Inline elements whose content is code, not text."""
 
-_HTML = re.compile(r"</(?:p|b|i|a|em|strong|span|div|li|ul|ol|h[1-6]|td|tr|table|u|font|code|label)>|<br[ \t]*/?>")
+_NUMBERS = (
+    r"(?:\{-?\d{1,9}(?:,-?\d{1,9}){0,9}\}|[\[\]][-+]?(?:\d{1,9}|Inf),[ ]?[-+]?(?:\d{1,9}|\*|Inf)[\[\]]"
+    r"|(?:zero|none|one|two|few|many|some|more|other):)"
+)
+_CHOSEN = re.compile(rf"\s*{_NUMBERS}\s*")
+_CHOICES = re.compile(
+    rf"\s*{_NUMBERS}[^|]{{1,2000}}(?:\|[^|]{{1,2000}}){{1,9}}"
+    r"|[^|]{1,2000}\|(?=[^|]{0,2000}(?:%\w{1,40}%|:count\b|\{\{?\s?\w{1,40}\s?\}\}?))[^|]{1,2000}(?:\|[^|]{1,2000}){0,8}"
+)
+"""Choices by number: some that name theirs, or a plural with the number in it after the singular."""
+
+_HTML = re.compile(
+    r"</(?:p|b|i|a|em|strong|span|div|li|ul|ol|h[1-6]|td|tr|table|u|font|code|label)>"
+    r"|<(?:br|img|hr|wbr|input)\b[^<>]{0,1000}>"
+)
 
 
 def is_segment(piece: Piece) -> bool:
@@ -38,6 +53,10 @@ def add_content(builder: BlockBuilder, pieces: list[Piece]) -> None:
     """Add the content of a source: a block, or one for each of its segments, or those of HTML that is escaped in it."""
     if all(piece.kind == "text" for piece in pieces) and _HTML.search(text := "".join(p.text for p in pieces)):
         html.add(_Escaped(builder), text)
+        return
+    raw = "".join(p.raw for p in pieces)
+    if "|" in raw and all(piece.kind == "text" for piece in pieces) and _CHOICES.fullmatch(raw):
+        _add_choices(builder, raw)
         return
     builder.begin()
     states: list[Piece] = []
@@ -86,6 +105,17 @@ def add_content(builder: BlockBuilder, pieces: list[Piece]) -> None:
             )
             builder.keep(piece.raw, PLACEHOLDER if shown else "")
     builder.end()
+
+
+def _add_choices(builder: BlockBuilder, raw: str) -> None:
+    """Add the choices of a message, as in Symfony and Laravel: a block each; bars, numbers and intervals stay."""
+    for number, choice in enumerate(raw.split("|")):
+        said = _CHOSEN.match(choice)
+        start = said.end() if said else 0
+        builder.keep("|" * bool(number) + choice[:start])
+        builder.begin()
+        builder.text(html_text.unescape(choice[start:]), None, choice[start:])
+        builder.end()
 
 
 def _cdata(builder: BlockBuilder, data: list[Piece], state: tuple[str, ...], kept: bool) -> None:

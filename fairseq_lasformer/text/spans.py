@@ -1,8 +1,9 @@
 """Parts of a text that are not language: addresses, file names, placeholders of programs, messages of ICU.
 
 They are kept as they are, in every format. ``{{ name }}``, ``${name}``, ``{0}``, ``%s``, ``%(name)s``, ``%1$s``,
-``%name%``, ``<0/>``, ``<?php … ?>``, ``<% … %>``, ``{# … #}``, ``@if (…)``; ``https://example.org``, ``www.…``,
-``anna@example.org``, ``/usr/bin``, ``report.pdf``, ``@name``, ``#tag``, ``v1.2.3``; see also :mod:`text.icu`.
+``%name%``, ``%Y-%m-%d``, ``$HOME``, ``<0/>``, ``<?php … ?>``, ``<% … %>``, ``{# … #}``, ``@if (…)``, code between
+backticks, formulas; ``https://example.org``, ``www.…``, ``anna@example.org``, ``127.0.0.1:80``, ``/usr/bin``,
+``report.pdf``, ``.pdf``, ``--option``, ``-o``, ``@name``, ``#tag``, ``v1.2.3``; see also :mod:`text.icu`.
 """
 
 import re
@@ -17,7 +18,8 @@ N = r"\d{1,4}"  # every repetition is bounded: texts are untrusted
 WIDTH = rf"(?:\*(?:{N}\$)?|{N})?(?:\.(?:\*(?:{N}\$)?|{N})?)?"
 CONVERSION = r"(?:hh|h|ll|l|j|z|t|L|q|w\d+|wf\d+)?(?:[diouxXeEfFgGaAcCsSpnmbB]|<PRI[a-zA-Z]+\d*>)"
 
-_L = r"A-Za-z0-9_\u00c0-\u024f\u0370-\u052f"
+_M = r"A-Za-z0-9\u00c0-\u024f\u0370-\u052f"
+_L = f"{_M}_"
 """Letters and digits of scripts that write spaces, within a class; in others, an address may follow a word directly."""
 
 _TEMPLATES = (
@@ -26,10 +28,17 @@ _TEMPLATES = (
     r"|\{(?![+=~>-]{2})[^{}\s]{0,80}\}|\{[ \t][\w.$]{1,80}[ \t]\}"
 )
 
+_CODE_SPANS = r"(?<![\w`])(?:``[^`\n\ufffc]{1,200}``|`[^`'\n\ufffc]{1,200}`)(?![\w`])"
+_FORMULAS = (
+    r"\\\((?:(?!\\\))[^\ufffc]){1,1000}\\\)|\$\$[^$\ufffc]{1,1000}\$\$"
+    r"|\\\[(?=[^\ufffc]{0,400}[=^_\\+])(?:(?!\\\])[^\ufffc]){1,1000}\\\]"
+)
+
 # In any text: no space as a flag ("100% of"), and nothing that continues as a word ("50%off").
 _DIRECTIVES = (
     rf"(?<![{_L}%])%\([\w.-]{{1,80}}\)[-+#0]{{0,6}}\d{{0,4}}(?:\.\d{{1,4}})?[a-zA-Z]"
-    rf"|(?<![{_L}%])%(?:{N}\$)?[-+#0']{{0,6}}{WIDTH}{CONVERSION}(?![{_L}])"
+    rf"|(?<![{_M}%])%(?:{N}\$)?[-+#0']{{0,6}}{WIDTH}{CONVERSION}(?![{_M}])"
+    rf"|(?<![{_M}%])%[-_^#0EO]?[a-zA-Z](?![{_M}])(?<=[YHMIyjkeDFRTUVWwZzPhgGlr])|(?<![{_L}$])\$[A-Z_][A-Z0-9_]{{1,40}}(?![{_L}])"
     rf"|(?<![{_L}%])%@(?![{_L}])|(?<![{_L}%])%%(?![{_L}])"
     rf"|(?<![{_L}%])%[A-Za-z_][\w.-]{{0,80}}%(?![{_L}])|(?<![{_L}%])%L?\d{{1,2}}(?![{_L}])"
     r"|</?\d{1,4}/?>"
@@ -85,16 +94,18 @@ _ENDINGS = (
 )
 _ENDING = f"(?:{'|'.join(sorted((*_ENDINGS.split(), *_ENDINGS.upper().split()), key=len, reverse=True))})"
 _NAME = rf"[{_L}.@+~%=-]"
+_LONE_ENDINGS = "sub|sup|ass|ssa|smi|stl|mks|mka|ttml|dfxp|ods|odg|map|cgi|aspx?|cer|pub|bz|lz4|appimage|nfo|cue|m3u8?"
 _HIDDEN_FILES = "git[a-z]{2,20}|bash[a-z_]{2,12}|env|npmrc|htaccess|ssh|profile|vimrc|zshrc|editorconfig|dockerignore"
 _FILES = (
     rf"(?<![{_L}:/.\\])(?:~|\.{{1,2}})?(?:/{_NAME}{{1,120}}){{2,40}}/?|(?<![{_L}:/.\\])(?:~|\.{{1,2}})/{_NAME}{{1,120}}/?"
-    rf"|(?<![{_L}:/.\\<])/[A-Za-z][{_L}.+~%-]{{2,120}}/?"
+    rf"|(?<![{_L}:/.\\<\xad-])/[A-Za-z][{_L}.+~%-]{{2,120}}/?"
     rf"|(?<![{_L}\\])(?:[A-Za-z]:\\|\\\\(?=\w)|%\w{{1,40}}%\\)[^\s<>\"|?*\ufffc{_SPACELESS}]{{1,400}}"
     rf"|(?<![{_L}/.\\])(?:{_NAME}{{1,80}}/){{1,20}}\.?(?:[{_L}@+~%=-]{{1,80}}\.){{1,4}}(?:{_ENDING}|[chr])(?![{_L}])"
     rf"|(?<![{_L}/.\\])(?:{_NAME}{{1,80}}/){{2,20}}(?![{_L}])"
     rf"|(?<![{_L}/.\\])\.?(?:[{_L}+~-]{{1,80}}\.){{1,4}}{_ENDING}(?![{_L}/])"
     rf"|(?<![{_L}/.\\])[a-z0-9_-]{{3,80}}\.[chr](?![{_L}/])"
-    rf"|(?<![{_L}/.\\])\.(?:{_HIDDEN_FILES})(?![{_L}])"
+    rf"|(?<![{_L}/.\\])\.(?:{_HIDDEN_FILES}|{_ENDING}|{_LONE_ENDINGS})(?![{_L}])"
+    rf"|(?<![{_L}-])--[A-Za-z][{_L}-]{{1,60}}(?:=[{_L}./:-]{{1,80}})?|(?<![{_L}-])-[A-Za-z](?![{_L}'’-])"
     rf"|(?<![{_L}*])\*(?:\.\w{{1,8}}){{1,2}}(?![{_L}*])"
 )
 
@@ -104,16 +115,17 @@ _NAMES = (
 )
 _VERSIONS = (
     rf"(?<![{_L}.,])[vV]\d{{1,6}}(?:\.\d{{1,6}}){{1,5}}(?:[-+.][A-Za-z0-9]{{1,20}}){{0,4}}(?![{_L}])"
+    rf"|(?<![{_L}.,:])\d{{1,3}}(?:\.\d{{1,3}}){{3}}(?::\d{{1,5}}|/\d{{1,2}})(?![{_L}.])"
     rf"|(?<![{_L}.,])(?!\d{{1,2}}\.\d{{1,2}}\.\d{{2}}(?:\d\d)?(?![\d.]))(?!\d{{1,3}}(?:\.\d{{3}}){{2,6}}(?!\d))"
     rf"\d{{1,6}}(?:\.\d{{1,6}}){{2,5}}(?:[-+.][A-Za-z0-9]{{1,20}}){{0,4}}(?![{_L}])"
 )
 
 _SPANS = re.compile(
-    f"(?P<placeholder>{_TEMPLATES}|{_DIRECTIVE})|(?P<address>{_ADDRESSES})|(?P<file>{_FILES})|(?P<name>{_NAMES})"
+    f"(?P<placeholder>{_TEMPLATES}|{_CODE_SPANS}|{_FORMULAS}|{_DIRECTIVE})|(?P<address>{_ADDRESSES})|(?P<file>{_FILES})|(?P<name>{_NAMES})"
     f"|(?P<version>{_VERSIONS})|(?P<directive>{_DIRECTIVES})"
 )
 _SIGN = re.compile(
-    r"[{}%@#/\\$]|<(?=[?%\d/])|(?<=\w)\.(?=\w)|(?<![\w.])\.(?=[a-z])|\*\.|\[%"
+    r"[{}%@#/\\$`]|(?<![\w-])--?(?=[A-Za-z])|<(?=[?%\d/])|(?<=\w)\.(?=\w)|(?<![\w.])\.(?=[a-z])|\*\.|\[%"
     r"|:(?<=\b(?:tel|sms|urn|doi|geo|sip):)(?=[^\s])|:(?<=\bdata:)(?=\w)|:(?<=\bskype:)(?=\w)|:(?<=\bmagnet:)(?=\?)"
     r"|:(?<=\bcallto:)(?=[^\s])|:(?<=localhost:)(?=\d)"
 )
@@ -192,6 +204,9 @@ def _merged(text: str, found: list[Span]) -> list[Span]:
         else:
             made.append(span)
     for i, span in enumerate(made):
+        if span.kind in ("placeholder", "directive"):
+            start, end = whole_name(text, span.start, span.end, made[i - 1].end if i else 0)
+            made[i] = span = span._replace(start=start, end=end)
         if (
             span.kind == "placeholder"
             and text[span.end : span.end + 1] == "."
@@ -199,6 +214,13 @@ def _merged(text: str, found: list[Span]) -> list[Span]:
         ):
             made[i] = span._replace(end=ending.end())
     return made
+
+
+def whole_name(text: str, start: int, end: int, least: int = 0) -> tuple[int, int]:
+    """Return the place of the name that a placeholder is part of, ``page_%s_copy``, or its own."""
+    before = _NAME_BEFORE.search(text, max(least, start - 60), start)
+    after = _NAME_AFTER.match(text, end)
+    return before.start() if before else start, after.end() if after else end
 
 
 def _around(text: str, sign: int, least: int) -> Span | None:
@@ -244,6 +266,8 @@ def has_letter(text: str) -> bool:
     return any(map(str.isalpha, re.sub(".\ufe0f", "", text) if "\ufe0f" in text else text))
 
 
+_NAME_BEFORE = re.compile(r"[^\W_][\w.-]{0,58}_\Z|_\Z")
+_NAME_AFTER = re.compile(r"_(?:[\w.-]{0,58}[^\W_])?")
 _GLUE = re.compile(r"[^\s\w\ufffc]{0,2}|_{1,3}")
 _FILE_ENDING = re.compile(rf"\.{_ENDING}(?!\w)")
 _OPENING = {")": "(", "]": "["}

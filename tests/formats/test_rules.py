@@ -147,7 +147,7 @@ CASES = [
     ("markdown", "| a | y |\n|---|---|\n| one \\| two | y |\n", ["a", "y", "one | two", "y"], ["| ONE \\| TWO | Y |"]),
     ("markdown", "one $$x^2$$ two\n", ["one X1 two"], ["ONE $$x^2$$ TWO"]),
     ("markdown", "\\begin{equation}\na\n\\end{equation}\n\none\n", ["one"], ["\\begin{equation}\na\n\\end{equation}\n\nONE"]),
-    ("markdown", '{\n "title": "x"\n}\n\none\n', ["one"], ['"title": "x"\n}\n\nONE']),
+    ("markdown", '{\n "title": "x"\n}\n\none\n', ["x", "one"], ['"title": "X"\n}\n\nONE']),
     ("markdown", "one &lt;b&gt; &copy; two\\\nthree\n", ["one <b> © two three"], ["ONE &lt;B>", "\\\nTHREE"]),
     ("markdown", "# one {#anchor}\n\n{: .lead }\n", ["one"], ["# ONE {#anchor}\n\n{: .lead }"]),
     ("markdown", "see [[a page]] and [[b|that one]] :smile:\n", ["see X1 and that one X2"], ["[[a page]]", "[[b|THAT ONE]] :smile:"]),

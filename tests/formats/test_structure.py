@@ -132,7 +132,7 @@ class Writer:
                     "    keep code\n\n---",
                 )
             )
-        front = self.pick("", "---\ntitle: keep this\n---\n\n")
+        front = self.pick("", "---\nlayout: keep this\n---\n\n")
         return (front + "\n\n".join(parts) + "\n\n[1]: http://keep.this\n").encode()
 
     def subtitles(self) -> bytes:

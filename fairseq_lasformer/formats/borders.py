@@ -1,0 +1,123 @@
+"""Borders between the segments of a translated sentence: where punctuation, brackets, spaces and marks may stand.
+
+Words go where the attention of a model says (:mod:`projection`); a mark may then be empty, a link may begin with a
+comma, and half of a pair of brackets may be inside of it. Here they are put where the source has them.
+"""
+
+import re
+from collections.abc import Hashable, Sequence
+
+from fairseq_lasformer.formats.block import PLACEHOLDER, Markup
+from fairseq_lasformer.text.spans import has_letter
+
+_MARKS = re.compile(r"\s*[,.;:!?…]+")
+_STARS = re.compile(r"[*_]{1,3}|~~")
+_LAST, _FIRST = re.compile(r"(\S+)(\s*)\Z"), re.compile(r"(\s*)(\S+)")
+_PAIRS = ("()", "[]", "（）")
+
+
+def tidied(
+    source: Sequence[str],
+    made: Sequence[str],
+    states: Sequence[Hashable],
+    fills: Sequence[str],
+    markup: Sequence[Markup],
+) -> list[str]:
+    """Return the segments of a translation with every mark where its source has it.
+
+    Args:
+        source: text of each segment of the source.
+        states: formatting of each segment.
+        fills: fills of the markup between them.
+        markup: that markup.
+    """
+    found = list(made)
+    _fill_empty(source, found, states, fills)
+    _move_punctuation(source, found, fills)
+    for pair in _PAIRS:
+        if any(c in text for c in pair for text in (*source, *found)):
+            _pair(source, found, pair)
+    _move_spaces(found, states, markup)
+    return found
+
+
+def _fill_empty(source: Sequence[str], made: list[str], states: Sequence[Hashable], fills: Sequence[str]) -> None:
+    """Give formatted text that has lost its words the nearest one of its neighbours, if that has another."""
+    for i, text in enumerate(source):
+        if not states[i] or not has_letter(text) or has_letter(made[i]):
+            continue
+        if i and fills[i - 1] != PLACEHOLDER and len(made[i - 1].split()) > 1 and states[i - 1] != states[i]:
+            word = _LAST.search(made[i - 1])
+            if word and has_letter(word[1]):
+                made[i - 1] = made[i - 1][: word.start()]
+                made[i] = word[1] + (made[i].strip() or word[2])
+                continue
+        n = i + 1
+        if n < len(made) and fills[i] != PLACEHOLDER and len(made[n].split()) > 1 and states[n] != states[i]:
+            word = _FIRST.match(made[n])
+            if word and has_letter(word[2]):
+                made[i], made[n] = made[i].strip() + word[2], made[n][word.end() :]
+                made[i - 1] += word[1] if i and not made[i - 1][-1:].isspace() else ""
+
+
+def _move_punctuation(source: Sequence[str], made: list[str], fills: Sequence[str]) -> None:
+    """Move punctuation at the start of a segment whose source has none there to the words before it."""
+    for i in range(1, len(made)):
+        found = _MARKS.match(made[i])
+        if found is None or _MARKS.match(source[i]):
+            continue
+        before = next((j for j in reversed(range(i)) if made[j].strip()), None)
+        if before is None or PLACEHOLDER in fills[before:i]:
+            continue
+        space = " " if made[before][-1:].isspace() and made[i][found.end() :][:1].isalnum() else ""
+        made[before] = made[before].rstrip() + found[0].strip() + space
+        made[i] = made[i][found.end() :]
+
+
+def _unpaired(text: str, pair: str) -> tuple[list[int], list[int]]:
+    """Return the places of opening and of closing brackets without a partner."""
+    opened: list[int] = []
+    closing = []
+    for i, c in enumerate(text):
+        if c == pair[0]:
+            opened.append(i)
+        elif c == pair[1]:
+            if opened:
+                opened.pop()
+            else:
+                closing.append(i)
+    return opened, closing
+
+
+def _pair(source: Sequence[str], made: list[str], pair: str) -> None:
+    """Give each segment as many brackets without a partner as its source has."""
+    for i, text in enumerate(source):
+        wanted = [len(places) for places in _unpaired(text, pair)]
+        opened, closing = _unpaired(made[i], pair)
+        surplus = {*opened[wanted[0] :], *closing[: max(0, len(closing) - wanted[1])]}
+        said = "".join(c for place, c in enumerate(made[i]) if place not in surplus)
+        if missing := wanted[1] - len(closing):
+            if missing > 0 and text.lstrip()[:1] == pair[1]:
+                said = pair[1] * missing + said
+            elif missing > 0:
+                end = len(said.rstrip())
+                said = said[:end] + pair[1] * missing + said[end:]
+        if (missing := wanted[0] - len(opened)) > 0:
+            end = len(said.rstrip())
+            said = f"{said[:end]}{' ' if end and end == len(said) else said[end:]}{pair[0] * missing}"
+        made[i] = said
+
+
+def _stars(state: Hashable) -> int:
+    """Return the number of marks of Markdown's emphasis in a state."""
+    return sum(isinstance(s, str) and _STARS.fullmatch(s) is not None for s in state) if isinstance(state, tuple) else 0
+
+
+def _move_spaces(made: list[str], states: Sequence[Hashable], markup: Sequence[Markup]) -> None:
+    """Move spaces out of Markdown's emphasis, whose marks would be text beside them."""
+    for i, pieces in enumerate(markup):
+        before, after = _stars(states[i]), _stars(states[i + 1])
+        if before > after and _STARS.fullmatch(str(pieces[0])) and made[i] != (short := made[i].rstrip()):
+            made[i], made[i + 1] = short, made[i][len(short) :] + made[i + 1].lstrip()
+        elif before < after and _STARS.fullmatch(str(pieces[-1])) and made[i + 1] != (short := made[i + 1].lstrip()):
+            made[i], made[i + 1] = made[i].rstrip() + made[i + 1][: len(made[i + 1]) - len(short)], short

@@ -1,0 +1,69 @@
+"""Front matter of pages: YAML, TOML or JSON before the text, of which readers see the title and the description."""
+
+import json
+import re
+from collections.abc import Callable
+
+from fairseq_lasformer.formats.builder import BlockBuilder
+
+_FRONT = re.compile(
+    r"\A(?:---[ \t]*(?:\r?\n(?:[ \t]*#[^\n]*)?)*\r?\n[\"']?[\w.-][^\n:]{0,200}:(?=\s).*?\r?\n(?:---|\.\.\.)"
+    r"|---[ \t]*\r?\n---|---json[ \t]*\r?\n.*?\r?\n---|(\+\+\+|;;;)[ \t]*\r?\n(?:.*?\r?\n)?\1)[ \t]*(?:\r?\n|\Z)",
+    re.S,
+)
+
+_SHOWN = r"(?:title|linkTitle|subtitle|description|summary|excerpt|sidebar_label|tagline)"
+_FIELDS = re.compile(
+    rf"(?m)^(?P<key>{_SHOWN}[ \t]*[:=][ \t]*|[ \t]*\"{_SHOWN}\"[ \t]*:[ \t]*)"
+    r"(?:\"(?P<double>(?:[^\"\\\n]|\\[\"\\]){1,2000})\"|'(?P<single>(?:[^'\n]|''){1,2000})'"
+    r"|(?P<plain>[^\s\"'{\[\]}|>&*!%@`#,?:-][^\n]{0,2000}?))(?=[ \t]*(?:,?[ \t]*\r?$|[ \t]#))"
+)
+"""A field with a text in one line; texts over several lines stay."""
+
+
+def front_matter(text: str) -> int:
+    """Return the end of a file's front matter: YAML between ``---``, TOML between ``+++``, or a JSON object."""
+    found = _FRONT.match(text)
+    if found:
+        return found.end()
+    if re.match(r"\{\s*\"", text):
+        try:
+            value, end = json.JSONDecoder().raw_decode(text)
+        except (ValueError, RecursionError):
+            return 0
+        if isinstance(value, dict) and (ending := re.compile(r"[ \t]*(?:\r?\n|\Z)").match(text, end)):
+            return ending.end()
+    return 0
+
+
+def add_front_matter(builder: BlockBuilder, front: str) -> None:
+    """Add the front matter of a page: its title and description as blocks, the rest as it is."""
+    position, write = 0, builder.write
+    for field in _FIELDS.finditer(front):
+        kind = field.lastgroup or ""
+        if kind == "plain" and (front[:1] != "-" or re.search(r":\s|\s#", field[kind])):
+            continue  # no text in TOML and JSON
+        builder.keep(front[position : field.start(kind)])
+        builder.write = _WRITTEN[kind]
+        builder.at("title")
+        builder.begin()
+        raw = field[kind]
+        read = {"single": raw.replace("''", "'"), "double": re.sub(r"\\(.)", r"\1", raw)}
+        builder.text(read.get(kind, raw), None, raw)
+        builder.end()
+        position = field.end(kind)
+    builder.keep(front[position:])
+    builder.write = write
+    builder.at("")
+
+
+def _plain(text: str) -> str:
+    """Return a text as it may stand in YAML without quotation marks."""
+    return re.sub(r"\s#", " ＃", re.sub(r":(?=\s|$)", " –", text))
+
+
+_WRITTEN: dict[str, Callable[[str], str]] = {
+    "double": lambda text: re.sub(r"[\"\\]", r"\\\g<0>", text),
+    "single": lambda text: text.replace("'", "''"),
+    "plain": _plain,
+}
