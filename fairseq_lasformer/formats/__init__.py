@@ -9,7 +9,18 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from fairseq_lasformer.base.errors import InputError, in_one_line
-from fairseq_lasformer.formats import ass, html, markdown, open_document, plain, po, subtitles, word, xliff
+from fairseq_lasformer.formats import (
+    ass,
+    html,
+    markdown,
+    markdown_links,
+    open_document,
+    plain,
+    po,
+    subtitles,
+    word,
+    xliff,
+)
 from fairseq_lasformer.formats.block import Block, Finished, Parsed, Unread
 from fairseq_lasformer.formats.encoding import decode, same_encoding, web_encoding
 from fairseq_lasformer.formats.languages import Languages, language
@@ -37,6 +48,8 @@ class TextFormat(NamedTuple):
     # returns a text that declares an encoding, by its name, if it declares any. A file of this format may change its
     # encoding, to UTF-8 if the declared one lacks characters of the translation.
     redeclare: Callable[[str, str], str] | None = None
+    # returns the number of texts that are left without a translation because the format's programs would refuse it
+    left_out: Callable[[str, str], int] | None = None
     # finds the encoding that programs of the format use for that; default: the same
     spoken: Callable[[bytes], str | None] | None = None
 
@@ -53,11 +66,16 @@ def _finish_cues(old: str, new: str, how: Finishing, languages: Languages) -> st
 
 
 FORMATS: dict[str, TextFormat | ArchiveFormat] = {
-    "text": TextFormat((".txt", ".text"), lambda text, _: plain.read(text)),
+    "text": TextFormat((".txt", ".text"), lambda text, _: plain.read(text), finish=lambda a, b, *_: plain.finish(a, b)),
     "wrapped": TextFormat((), lambda text, _: plain.read_wrapped(text)),
-    "markdown": TextFormat((".md", ".markdown"), markdown.read),
+    "markdown": TextFormat((".md", ".markdown"), markdown.read, finish=lambda a, b, *_: markdown_links.finish(a, b)),
     "html": TextFormat(
-        (".html", ".htm", ".xhtml"), html.read, encoding_named, "xmlcharrefreplace", spoken=encoding_of_page
+        (".html", ".htm", ".xhtml"),
+        html.read,
+        encoding_named,
+        "xmlcharrefreplace",
+        lambda a, b, *_: html.finish(a, b),
+        spoken=encoding_of_page,
     ),
     "docx": ArchiveFormat((".docx",), word.read_docx),
     "odt": ArchiveFormat((".odt",), open_document.read_odt),
@@ -72,6 +90,7 @@ FORMATS: dict[str, TextFormat | ArchiveFormat] = {
         po.charset,
         finish=lambda old, new, how, languages: po.finish(old, new, how.mark, languages),
         redeclare=po.with_charset,
+        left_out=po.left_out,
     ),
     "xliff": TextFormat(
         (".xlf", ".xliff"),
@@ -95,6 +114,8 @@ class OpenFile(NamedTuple):
     finished: tuple[Finished, ...] = ()  # existing translations, which may be read as context
     unread: tuple[Unread, ...] = ()  # text that its reader does not understand, which stays
     units: int = 0  # number of cues that were understood; 0 for formats without cues
+    # returns the number of texts that a translated file leaves without translation
+    left_out: Callable[[bytes], int] = lambda made: 0
 
 
 def format_of(name: str) -> str | None:
@@ -201,9 +222,11 @@ def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing, la
                 made = chosen.redeclare(made, now.encoding.upper().replace("_", "-"))
         return now.encode(made, chosen.errors)
 
-    return OpenFile(
-        parsed.blocks, finished, "; ".join(notes), parsed.languages, parsed.finished, parsed.unread, parsed.units
-    )
+    def left_out(made: bytes) -> int:
+        return chosen.left_out(decoded.text, decode(made).text) if chosen.left_out and parsed.blocks else 0
+
+    seen = parsed.finished, parsed.unread, parsed.units
+    return OpenFile(parsed.blocks, finished, "; ".join(notes), parsed.languages, *seen, left_out)
 
 
 def _of_archive(data: bytes, archive: Archive) -> OpenFile:

@@ -15,6 +15,7 @@ from fairseq_lasformer.text.lines import lines_with_ends
 
 _LINE = re.compile(r"(Dialogue:[ \t]*)(.*?)(\s*)\Z", re.S)
 _BRACES = re.compile(r"\{[^{}]{0,2000}\}")  # without a backslash, they are comments
+_KARAOKE = re.compile(r"\{[^{}]*\\[kK][fot]?\d")
 _CLOCK = re.compile(r"\s*(\d{1,3}):(\d{1,2}):(\d{1,2}(?:[.,:]\d{1,3})?)\s*\Z")
 FIELDS = "Layer,Start,End,Style,Name,MarginL,MarginR,MarginV,Effect,Text"
 """Fields of a line of dialogue in a file that names none."""
@@ -42,6 +43,12 @@ def read(text: str) -> Parsed:
         if len(fields) < len(names) or names[-1] != "text" or begin is None or end is None:
             builder.leave()
             builder.misread(line, "cue")
+            continue
+        if _KARAOKE.search(fields[-1]):  # syllables, each with its time
+            builder.leave()
+            builder.misread(line, "karaoke line")
+            builder.units += 1
+            writer.previous = writer.previous or Cue(begin, end, [])
             continue
         builder.keep(found[1] + ",".join(fields[:-1]) + ",")
         where = [known.get("style", ""), *POSITION.findall(fields[-1])]

@@ -23,7 +23,8 @@ Markup = tuple["str | int", ...]
 """Markup inside a block: unchanged pieces of the file, and the numbers of blocks between them."""
 
 
-class Written(NamedTuple):
+@dataclass(frozen=True)
+class Written:
     """The forms of a text in a file, if it is another one at the start of a line."""
 
     within: Callable[[str], str]
@@ -38,6 +39,7 @@ class Place(NamedTuple):
 
     kind: str = ""  # its element, such as `h1` or `p`; empty if unknown
     key: str = ""  # its name in the file: an `id`, an anchor, the time of a cue; empty if it has none
+    most: int = 0  # characters for which there is room; 0 for any number
 
 
 @dataclass(frozen=True)

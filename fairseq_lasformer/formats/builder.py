@@ -32,6 +32,12 @@ class _Kept(NamedTuple):
 
 _TAG = re.compile(r"</?[a-zA-Z][^<>]{0,1000}>")
 
+_IDENTIFIER = re.compile(
+    r"\s*[A-Za-z]\w{1,60}(?:\.\w{2,60}){2,9}\s*|\s*[A-Za-z][A-Za-z0-9]{0,60}(?:_[A-Za-z0-9]{1,60}){1,9}\s*"
+)
+_MARKER = re.compile(r"\s*(?:\((?:[a-zA-Z]|\d{1,3}|[ivx]{1,5})\)|[a-z]\)|§{1,2}\s?\d{1,4}[a-z]?\.?)\s+(?=\S)")
+"""Letters and numbers of lists at the start of a text, which are no words of it."""
+
 _Items = list["_Text | _Kept"]
 
 
@@ -59,9 +65,9 @@ class BlockBuilder:
         self._place = Place()
         self._line = 1
 
-    def at(self, kind: str, key: str = "") -> None:
+    def at(self, kind: str, key: str = "", most: int = 0) -> None:
         """Say where the next blocks are, until this is called again; only the first of them has the key."""
-        self._place = Place(kind, key)
+        self._place = Place(kind, key, most)
 
     def kind(self, kind: str) -> None:
         """Say of what kind the open block is."""
@@ -102,13 +108,17 @@ class BlockBuilder:
         """Make a block of its items; return what stands for them around it: its number, or the items themselves."""
         text = "".join([item.text if isinstance(item, _Text) else MARKUP for item in items])
         found = spans(text)
+        if (marker := _MARKER.match(text)) and isinstance(items[0], _Text):
+            parts = _Cutter(items, write)
+            kept = [k for k in _kept(parts.cut(0, marker.end()), "") if isinstance(k, _Kept)]
+            return [*kept, *self._closed(number, parts.cut(marker.end(), parts.length), place, write)]
         if cuts := [s for s in found if s.kind == "placeholder" and alternative(text[s.start : s.end])]:
             return self._alternatives(number, items, cuts, place, write)
         if found:
             items = self._protected(items, found, place, write)
             if any(span.message is not None for span in found):
                 inner, write = write, lambda text: inner(_unquoted(text))
-        if not any(isinstance(item, _Text) and has_letter(item.text) for item in items):
+        if _IDENTIFIER.fullmatch(text) or not any(isinstance(item, _Text) and has_letter(item.text) for item in items):
             return [_Kept(item.raw, "") if isinstance(item, _Text) else item._replace(fill="") for item in items]
         self.blocks[number] = _made(items, place, write)
         return [_Kept(number, "")]

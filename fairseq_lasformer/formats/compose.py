@@ -14,6 +14,7 @@ from fairseq_lasformer.text.lines import visible
 from fairseq_lasformer.text.units import units
 
 _ANY = re.compile(rf"(?i)(?<!\w){PLACEHOLDER}\d{{1,3}}")
+_GLUED = re.compile(r"(?<=[^\W\d_])(?<!\bX)\d+(?!\w)")
 _OTHER = re.compile(rf" ?(?<!\w)({PLACEHOLDER}\d{{1,3}})[^\W\d_]{{0,8}}(?!\w)")
 
 Align = Callable[[str, str], AlignedWords]
@@ -151,9 +152,10 @@ def _word(placeholder: str) -> str:
 
 
 def _without_others(sentence: str, names: Sequence[str], translation: str) -> str:
-    """Return a translation without placeholders that its source does not have."""
+    """Return a translation without placeholders, and digits at the ends of words, that its source does not have."""
     kept = {*names, *(name.upper() for name in _ANY.findall(sentence))}
-    return _OTHER.sub(lambda found: found[0] if found[1] in kept else "", translation)
+    translation = _OTHER.sub(lambda found: found[0] if found[1] in kept else "", translation)
+    return translation if re.search(r"\d", _ANY.sub("", sentence)) else _GLUED.sub("", translation)
 
 
 def _split(text: str, placeholders: Sequence[str]) -> list[tuple[int, int]] | None:

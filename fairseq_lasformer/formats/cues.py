@@ -83,11 +83,16 @@ class CueWriter:
         builder.units += 1
         builder.at("cue", f"{cue.begin:.3f}")
         apart = self._ends(cue)
+        rolling = self.joined and not apart and self.previous is not None
+        repeated = {plain(line) for line in self.previous.lines} if rolling and self.previous else set()
         drawing = False
         voice = cue.voice
         for number, line in enumerate(cue.lines):
             shown = self.tag.sub("", _LINE_END.sub("", line)).strip()
             said = VOICE.search(line)
+            if shown and shown in repeated:
+                builder.keep(line, BREAK if builder.inside else "")  # see `subtitles.finish`
+                continue
             ended = not self.before or bool(END.search(self.before)) or bool(_START.match(shown))
             ended = ended or bool(_SPEAKER.match(shown)) or (not number and self.bare and self._begins(shown))
             ended = ended or (apart and not number) or (bool(said) and said[1] != voice)  # type: ignore[index]

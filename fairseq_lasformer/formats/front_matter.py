@@ -37,17 +37,20 @@ def front_matter(text: str) -> int:
 
 
 def add_front_matter(builder: BlockBuilder, front: str) -> None:
-    """Add the front matter of a page: its title and description as blocks, the rest as it is."""
+    """Add the front matter of a page: title and description of YAML as blocks; those of others count."""
     position, write = 0, builder.write
     for field in _FIELDS.finditer(front):
         kind = field.lastgroup or ""
-        if kind == "plain" and (front[:1] != "-" or re.search(r":\s|\s#", field[kind])):
-            continue  # no text in TOML and JSON
+        raw = field[kind]
+        if not front.startswith("---") or front.startswith("---json"):
+            builder.misread(raw, "title", written=False)
+            continue
+        if kind == "plain" and re.search(r":\s|\s#", raw):
+            continue
         builder.keep(front[position : field.start(kind)])
         builder.write = _WRITTEN[kind]
         builder.at("title")
         builder.begin()
-        raw = field[kind]
         read = {"single": raw.replace("''", "'"), "double": re.sub(r"\\(.)", r"\1", raw)}
         builder.text(read.get(kind, raw), None, raw)
         builder.end()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from xml.sax.saxutils import quoteattr
 
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
@@ -10,11 +11,18 @@ from fairseq_lasformer.formats.html_tree import INLINE, READINGS, Tree
 from fairseq_lasformer.formats.languages import Languages, language
 from fairseq_lasformer.formats.markup import VOID, Piece, escape, html_pieces
 from fairseq_lasformer.formats.templates import shows, splits
+from fairseq_lasformer.text.spans import has_letter
 
 _IN_A_LINE = frozenset(re.findall(r"\w+", "audio canvas code iframe kbd math object samp svg var video"))
 """Elements within a sentence, too, whose content is not translated."""
 
 _PLAIN = INLINE - {"img", "input", "wbr"}
+_OPTION = re.compile(r"(<option\b[^<>]{0,1000}?)[ \t]*/?>([^<]{0,1000})", re.I)
+_QUOTE = {'"': "&quot;"}
+_RAISED = ("sup", "sub")
+_COUNTED = {"textarea": "form field", "iframe": "frame", "noframes": "frame", "text": "drawing", "tspan": "drawing"}
+"""Elements whose text is shown and not translated, and what they are called where that is reported."""
+
 _SUFFIX = re.compile(
     r"(?:ing|ings|ers?|est|ed|en|ly|ness|ment|ments|able|ible|tion|tions|less|ful|ity|ize|ized|ism|ist|ists|ung|ungen|"
     r"lich|keit|heit|ern|ens|er|es|em|s)"
@@ -39,14 +47,38 @@ def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
     return builder.parsed()
 
 
+def finish(original: str, made: str) -> str:
+    """Return a translated page in which choices without a value send what they did: the text that they had."""
+    if "<option" not in original.lower():
+        return made
+    old, new = ([found for found in _OPTION.finditer(text)] for text in (original, made))
+    if len(old) != len(new):
+        return made
+    pieces, position = [], 0
+    for before, after in zip(old, new):
+        if before[2].strip() != after[2].strip() and not re.search(r"\bvalue\s*=", before[1]):
+            pieces += [made[position : after.end(1)], f" value={quoteattr(' '.join(before[2].split()), _QUOTE)}"]
+            position = after.end(1)
+    return "".join([*pieces, made[position:]])
+
+
 def add(builder: BlockBuilder, text: str, languages: Languages = Languages()) -> None:  # noqa: B008
     """Add the blocks of an HTML file or fragment to others."""
-    tree = Tree()
+    tree = Tree(languages.source)
     pieces = html_pieces(text)
+    raised = 0  # where a raised or lowered number ends
     for number, piece in enumerate(pieces):
+        if number < raised:
+            builder.keep(piece.raw)
+            continue
+        if piece.kind == "start" and piece.name in _RAISED and tree.translated and _of_a_number(pieces, number):
+            raised = _of_a_number(pieces, number)
+            builder.keep(piece.raw)
+            continue
         if piece.kind == "text":
             if not tree.translated:
-                builder.keep(piece.raw)
+                what = _COUNTED.get(tree.open[-1].name)
+                (builder.misread(piece.raw, what) if what else builder.keep(piece.raw))
                 continue
             builder.enter()
             builder.text(piece.text, tree.formatting, piece.raw)
@@ -79,6 +111,19 @@ def add(builder: BlockBuilder, text: str, languages: Languages = Languages()) ->
                 builder.at("")
             builder.keep(piece.raw, _fill(pieces, number) if builder.inside else "")
     builder.leave()
+
+
+def _of_a_number(pieces: Sequence[Piece], number: int) -> int:
+    """Return the end of a raised or lowered number or single letter, which stays beside its word; 0 for others."""
+    text, name = "", pieces[number].name
+    for i in range(number + 1, min(number + 12, len(pieces))):
+        if pieces[i].kind == "end" and pieces[i].name == name:
+            return i + 1 if text.strip() and (len(text.strip()) == 1 or not has_letter(text)) else 0
+        if pieces[i].kind == "text":
+            text += pieces[i].text
+        elif pieces[i].name not in _PLAIN:
+            return 0
+    return 0
 
 
 def _text(pieces: Sequence[Piece], number: int, step: int) -> str:

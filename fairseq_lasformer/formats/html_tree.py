@@ -8,6 +8,7 @@ scripts, styles) is not translated unless it says so.
 import re
 from typing import NamedTuple
 
+from fairseq_lasformer.formats.languages import language
 from fairseq_lasformer.formats.markup import VOID, Piece
 
 INLINE = frozenset(
@@ -22,11 +23,11 @@ INLINE = frozenset(
 _CODE = frozenset(
     re.findall(
         r"\w+",
-        "audio canvas code iframe kbd listing math noembed noframes noscript object plaintext pre samp script style "
-        "svg template textarea var video xmp",
+        "audio canvas code iframe kbd listing math noembed noframes plaintext pre samp script style svg textarea var "
+        "video xmp",
     )
 )
-_PROGRAMS = frozenset(("script", "style", "iframe", "template", "math", "svg"))
+_PROGRAMS = frozenset(("script", "style", "iframe", "math", "svg"))
 """Code that is not translated whatever it says."""
 
 READINGS = frozenset(("rt", "rp", "rtc"))
@@ -90,8 +91,9 @@ class Element(NamedTuple):
 class Tree:
     """The open elements at a place in an HTML file."""
 
-    def __init__(self) -> None:
+    def __init__(self, spoken: str = "") -> None:
         self.open: list[Element] = []
+        self.spoken = spoken  # code of the language that is translated; empty for any
         self._paragraphs = 0
 
     @property
@@ -159,4 +161,7 @@ class Tree:
                 return False
             if "translate" in classes or ("translate" in said and said["translate"].strip().lower() in ("", "yes")):
                 return True
+            other = language(said.get("lang") or said.get("xml:lang") or "")
+            if self.spoken and other and piece.name not in ("html", "body") and other != language(self.spoken):
+                return False
         return self.translated and piece.name not in _CODE

@@ -41,3 +41,23 @@ class Languages(NamedTuple):
     def instead(self, code: str) -> str:
         """Return the code that a translation has in the place of another: the target's if it :meth:`replaces` that."""
         return self.code if self.replaces(code) else code
+
+
+_ONE_FORM = ("fa", "id", "ja", "ka", "km", "ko", "lo", "ms", "my", "th", "vi", "zh")
+_TWO_FORMS = (
+    *("af", "bg", "bn", "ca", "da", "de", "el", "en", "eo", "es", "et", "eu", "fi", "fo", "gl", "he", "hi", "hu"),
+    *("it", "kn", "mr", "nb", "ne", "nl", "nn", "no", "pa", "pt", "sq", "sv", "sw", "ta", "te", "tk", "ur"),
+)
+
+
+def plural_rule(code: str) -> tuple[str, str] | None:
+    """Return the number of plural forms of a language and the expression that chooses one, as gettext has them.
+
+    None for languages with more than two forms, and unknown ones.
+    """
+    name = language(code)
+    if name in _ONE_FORM:
+        return "1", "0"
+    if name in ("fr", "tr", "uz") or code.replace("-", "_").lower() == "pt_br":
+        return "2", "(n > 1)"
+    return ("2", "(n != 1)") if name in _TWO_FORMS else None

@@ -115,8 +115,7 @@ class _Reader:
         for run in runs(self.body, places, options):
             if run.text:
                 kind = "" if parent is None else f"{parent.tag}{parent.level}"
-                write = escape_cell if in_cell else escape_within if kind[:1] == "h" else PARAGRAPH
-                self._block(run.places, kind, write)
+                self._block(run.places, kind, escape_cell if in_cell else escape_within if kind[:1] == "h" else None)
         self.sought = max([self.position, *(b for _, b in places)])
 
     def _lead(self, places: Places) -> Places:
@@ -131,11 +130,11 @@ class _Reader:
             self._block([(title, b)], "title", escape_within)
         return places[1:]
 
-    def _block(self, places: Places, kind: str, write: Callable[[str], str]) -> None:
+    def _block(self, places: Places, kind: str, write: Callable[[str], str] | None) -> None:
         """Add what is before a block, and the block."""
         self._keep(places[0][0])
         self.builder.at(kind)
-        self.builder.write = write
+        self.builder.write = PARAGRAPH if write is None else write
         add_inline(self.builder, self.body, places, self.references)
         self.position = places[-1][1]
 

@@ -12,7 +12,7 @@ _PYTHON = rf"%(?:\([^()\s]{{0,80}}\))?[-+ #0]{{0,6}}(?:\*|{N})?(?:\.(?:\*|{N})?)
 
 BY_FLAG = {
     "c-format": re.compile(_C),
-    "objc-format": re.compile(f"{_C}|%@"),
+    "objc-format": re.compile(rf"{_C}|%(?:{N}\$)?@"),
     "php-format": re.compile(r"%(?:\d+\$)?[-+ 0]*(?:'.)?\d*(?:\.\d+)?[bcdeEfFgGosuxX]|%%"),
     "python-format": re.compile(_PYTHON),
     "python-brace-format": re.compile(r"\{\{|\}\}|\{[^{}]*\}"),
@@ -35,6 +35,9 @@ BY_FLAG = {
 
 ANYWHERE = re.compile(PLACEHOLDERS)
 """Placeholders of entries without such a flag."""
+
+TEX = r"\\\\[a-zA-Z]{2,20}(?:\{[^{}]{0,80}\})+"
+"""A command of TeX in a message, in which a backslash is written twice."""
 
 CODE = r"(?<![\w`])(?:``[^`]{1,400}``|`[^`'<>]{1,400}`)(?![\w`])(?!_)|:[a-z][\w:+-]{0,40}:`[^`<>]{1,400}`"
 """Code between backticks, and roles of reStructuredText: ``:class:`File```."""

@@ -10,6 +10,9 @@ _BREAKS = re.compile(r"((?:\r?\n)+)")  # see text/lines.py
 _MARKER = re.compile(r"\s*(?:(?:[-*+•‣–—>]|\(?\d{1,3}[.)])[ \t]+)*")
 
 
+_COLUMNS = re.compile(r"((?<=[^\s.!?:;]) {2,200}(?=\S)|(?<=\S) {3,200}(?=\S)|(?<=\S)[ ]{0,80}\t[ \t]{0,80}(?=\S))")
+"""What separates cells in a line: two spaces or more, but not two after a sentence; tabs."""
+
 _ENDS = tuple(".!?:;…。！？\"'”’»)]")
 
 FEW, SHARE = 2, 0.5
@@ -38,10 +41,36 @@ def read(text: str) -> Parsed:
         marker = _MARKER.match(line)
         start = marker.end() if marker and line[marker.end() :].strip() else 0
         builder.keep(line[:start])
-        builder.begin()
-        _text(builder, line[start:])
-        builder.end()
+        for cell in _COLUMNS.split(line[start:]):
+            if _COLUMNS.fullmatch(cell):
+                builder.keep(cell)
+                continue
+            builder.begin()
+            _text(builder, cell)
+            builder.end()
     return builder.parsed()
+
+
+def finish(original: str, made: str) -> str:
+    """Return a translated text in which columns of spaces begin where they do in the original, if there is room."""
+    old, new = original.split("\n"), made.split("\n")
+    if len(old) != len(new):
+        return made
+    return "\n".join(_aligned(a, b) if _COLUMNS.search(a.strip()) else b for a, b in zip(old, new))
+
+
+def _aligned(old: str, new: str) -> str:
+    cells = _COLUMNS.split(new)
+    edges = [found.end() for found in _COLUMNS.finditer(old)]
+    if len(edges) != len(cells) // 2:
+        return new
+    line = ""
+    for number, cell in enumerate(cells):
+        if number % 2 == 0 or "\t" in cell:
+            line += cell
+        else:
+            line += " " * max(2, edges[number // 2] - len(line))
+    return line
 
 
 def _joined(lines: list[str]) -> list[str]:

@@ -15,9 +15,18 @@ from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats.accelerators import Accelerators
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
-from fairseq_lasformer.formats.languages import Languages
+from fairseq_lasformer.formats.languages import Languages, plural_rule
 from fairseq_lasformer.formats.markup import REFERENCE, escape
-from fairseq_lasformer.formats.placeholders import ANYWHERE, BY_FLAG, CODE, ROLES, TAGS, directives, is_metavariable
+from fairseq_lasformer.formats.placeholders import (
+    ANYWHERE,
+    BY_FLAG,
+    CODE,
+    ROLES,
+    TAGS,
+    TEX,
+    directives,
+    is_metavariable,
+)
 from fairseq_lasformer.text import icu
 from fairseq_lasformer.text.lines import lines_with_ends
 from fairseq_lasformer.text.spans import whole_name
@@ -30,6 +39,7 @@ _FIELDS_IN_A_LINE = re.compile(r'(?<=")[ \t]+(?=(?:msgid|msgid_plural|msgstr(?:\
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _BREAKS = re.compile(r"((?<!\\)(?:\\[ntr])+)")
 _PLURALS = re.compile(r"nplurals\s*=\s*(\d+)\s*;\s*plural\s*=([^;\\]+)")
+_TEMPLATE_RULE = re.compile(r'("Plural-Forms:\s*)nplurals=INTEGER; plural=EXPRESSION;')
 _CREDITS = re.compile(r"translator[-_]credits|NAME OF TRANSLATORS|EMAIL OF TRANSLATORS|Your (?:names|emails)")
 _END = re.compile(r"[.:,;!?…]+\s*\Z")
 _CHARSET = re.compile(r"(\bcharset=)([^\s\"\\;]*)")
@@ -160,6 +170,10 @@ def read(text: str) -> Parsed:
 
     for field in fields:
         if not _open(field):
+            if field.value and "fuzzy" in field.flags and _is_stale(lines, field):
+                keep(position, field.first)
+                position = field.first
+                builder.misread(field.value, "outdated message", written=False)
             if field.name.startswith("msgstr") and field.value and field.source:
                 values = (marks.without(value) for value in (field.source, field.value))
                 source, target = (_plain(value, _pattern(field)) for value in values)
@@ -190,10 +204,19 @@ def _open(field: Field) -> bool:
     return empty and bool(field.source) and not _CREDITS.fullmatch(field.singular)
 
 
+def _is_stale(lines: list[str], field: Field) -> bool:
+    """Return whether an entry says that its translation is of another text (``#| msgid``)."""
+    return any(line.startswith("#|") for line in lines[field.entry : field.first])
+
+
 def _pattern(field: Field) -> re.Pattern[str]:
     """Return the pattern of what a message keeps: directives of its flag, or what looks like one; tags and entities."""
-    patterns = [BY_FLAG[flag].pattern for flag in sorted(field.flags) if flag in BY_FLAG]
-    return re.compile("|".join([CODE, *(patterns or [ANYWHERE.pattern]), ROLES, TAGS]))
+    flags = field.flags & BY_FLAG.keys()
+    spaced = all(one[1:2] == " " for one in directives(field.source, BY_FLAG["c-format"]))
+    if "{" in field.source and len(flags) > 1 and spaced:
+        flags -= {"python-format", "c-format"}  # "{n}% free": a percent sign is one
+    patterns = [BY_FLAG[flag].pattern for flag in sorted(flags)]
+    return re.compile("|".join([TEX, CODE, *(patterns or [ANYWHERE.pattern]), ROLES, TAGS]))
 
 
 def finish(original: str, made: str, mark: bool, languages: Languages = Languages()) -> str:  # noqa: B008
@@ -228,7 +251,17 @@ def finish(original: str, made: str, mark: bool, languages: Languages = Language
     made = "".join(lines)
     if languages.target:
         made = re.sub(r'^("Language:) *(?=\\n"\s*$)', rf"\1 {languages.target}", made, count=1, flags=re.M)
+        forms = {int(field.name[7:-1]) for field in before if "[" in field.name} or {0, 1}
+        if (rule := plural_rule(languages.target)) and forms == set(range(int(rule[0]))):
+            made = _TEMPLATE_RULE.sub(rf"\1nplurals={rule[0]}; plural={rule[1]};", made, count=1)
     return made
+
+
+def left_out(original: str, made: str) -> int:
+    """Return the number of messages whose translation msgfmt would refuse, so that they have none."""
+    before, after = fields_of(_lines(original)), fields_of(_lines(made))
+    blocks = [_open(old) and any(block for block in _plain(old.source, _pattern(old))) for old in before]
+    return sum(text and not new.value for text, new in zip(blocks, after)) if len(before) == len(after) else 0
 
 
 def _without_new_end(source: str, value: str) -> str:

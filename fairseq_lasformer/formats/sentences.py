@@ -79,7 +79,7 @@ def sentences(block: Block, split: Splitter) -> list[Sentence]:
     read = text if shown is None else "".join([text[i] for i in shown])
     filled = PLACEHOLDER in block.fills
     found = []
-    for begin, stop in split(re.sub(r"[\r\n\t\v\f\x85\u2028\u2029]", " ", read)):
+    for begin, stop in _by_separators(read, split):
         start, end = (begin, stop) if shown is None else (shown[begin], shown[stop - 1] + 1)
         raw = text[start:end]
         letters = any(i >= 0 and c.isalpha() for c, i in zip(raw, owner[start:end])) if filled else True
@@ -92,6 +92,16 @@ def sentences(block: Block, split: Splitter) -> list[Sentence]:
                 a, b = owner[start], owner[end - 1]  # neither is a space
                 first, last = a if a >= 0 else -a - 1, b if b >= 0 else -b
             found.append(Sentence(start, end, clean, (first, last), bool(_CONTROL.search(raw))))
+    return found
+
+
+def _by_separators(text: str, split: Splitter) -> list[tuple[int, int]]:
+    """Find the sentences of a text; a line or paragraph separator (U+2028, U+2029) ends one."""
+    found, position = [], 0
+    for piece in re.split("(?<=[\u2028\u2029])", text):
+        shown = re.sub(r"[\r\n\t\v\f\x85\u2028\u2029]", " ", piece)
+        found += [(position + a, position + b) for a, b in split(shown)]
+        position += len(piece)
     return found
 
 

@@ -170,6 +170,8 @@ def finish(original: str, made: str, width: int) -> str:
     cues = [(start, end) for start, end, _ in _cues(old)]
     texts = [[line.rstrip("\r\n") for line in new[a:b]] for a, b in cues]
     for k in range(1, len(cues)):
+        _repeat(texts[k - 1], texts[k], old[slice(*cues[k - 1])], old[slice(*cues[k])])
+    for k in range(1, len(cues)):
         _move_punctuation(texts[k - 1], texts[k], old[slice(*cues[k])])
         _share(texts, k, old[slice(*cues[k])])
     found, position = [], 0
@@ -199,6 +201,15 @@ def _with_text(lines: list[str]) -> list[str]:
     if tags and found:
         found[-1] += tags
     return found or ([tags] if tags else [])
+
+
+def _repeat(before: list[str], here: list[str], old_before: Sequence[str], old_here: Sequence[str]) -> None:
+    """Give lines that a cue repeats from the one before it the translation that they have there: rolling captions."""
+    known = {plain(line): new for line, new in zip(old_before, before)}
+    for i, line in enumerate(old_here):
+        said = plain(line)
+        if said and said in known and here[i].strip() == line.strip():
+            here[i] = plain(known[said]) or here[i]
 
 
 def _move_punctuation(before: list[str], here: list[str], original: list[str]) -> None:

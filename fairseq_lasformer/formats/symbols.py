@@ -1,7 +1,8 @@
-"""Symbols that a model does not know, such as emoji and bars: it reads placeholders, and they return at their places.
+"""What a model reads as placeholders, which return at their places: symbols, names and numbers that it could not copy.
 
 A symbol is a character of Unicode's categories So, Sc, Sk and Sm, or of private use, with what modifies it: skin tones,
-variation selectors, joiners, flags, keycaps (Unicode Technical Standard 51).
+variation selectors, joiners, flags, keycaps (Unicode Technical Standard 51). Names are words with capitals or digits
+within them (OCR, q8_0) that the model's subwords spell out. Numbers are hidden in texts of a few words, such as cells.
 """
 
 from __future__ import annotations
@@ -18,6 +19,20 @@ _MODIFIED = (
     rf"(?:{_ONE}|[0-9#*](?=\ufe0f?\u20e3))[\ufe0e\ufe0f\u20d0-\u20ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
 )
 _RUN = regex.compile(rf"(?:{_MODIFIED}(?:\u200d(?:{_MODIFIED})?)*)+")
+
+
+_CHANGED = regex.compile(
+    r"(?<!\w)\p{Latin}{0,3}\p{No}+(?!\p{L})|\d*\p{No}+|[\u2116\u2120\u2122\u2103\u2109\u33a0-\u33ff]"
+)
+"""Numbers and signs that the normalisation of subword models changes: ½, m², №, ™."""
+
+_NAME = regex.compile(
+    r"(?<![\w'’.&-])(?=[\w.+-]{0,40}(?:\p{Lu}{2}|\d[A-Za-z]|[A-Za-z]\d|\p{Ll}\p{Lu}|[^\W_]_[^\W_]))"
+    r"[^\W\d_][\w+-]{0,40}(?:\.[\w+-]{1,40}){0,3}(?<![-+.])(?![\w'’])"
+)
+_NUMBER = regex.compile(r"(?<![\w.,])\d[\d.,:]{0,30}\d(?!\w)")
+FEW = 4
+"""Number of words of the longest text in which numbers are hidden."""
 
 
 class Hidden(NamedTuple):
@@ -47,12 +62,26 @@ class Hidden(NamedTuple):
         return found
 
 
-def hidden(block: Block, unknown: Callable[[str], bool]) -> Hidden:
-    """Return a block with a placeholder for each run of unknown symbols.
+def hidden(block: Block, unknown: Callable[[str], bool], spelled: Callable[[str], bool] | None = None) -> Hidden:
+    """Return a block with a placeholder for each run of unknown symbols, and for what a model could not copy.
 
     Args:
         unknown: whether a model does not know some symbols.
+        spelled: whether it would have to spell a name; None to hide no names and no numbers.
     """
+    short = spelled is not None and len(block.text.split()) <= FEW
+
+    def places(segment: str) -> list[tuple[int, int]]:
+        found = [run.span() for run in _RUN.finditer(segment) if unknown(run[0])]
+        found += [run.span() for run in _CHANGED.finditer(segment)]
+        found += [name.span() for name in _NAME.finditer(segment) if spelled and spelled(name[0])]
+        found += [number.span() for number in _NUMBER.finditer(segment)] if short else []
+        apart: list[tuple[int, int]] = []
+        for start, end in sorted(found):
+            if not apart or start >= apart[-1][1]:
+                apart.append((start, end))
+        return apart
+
     segments: list[str] = []
     markup: list[Markup] = []
     states, fills, symbols = [], [], []
@@ -62,14 +91,13 @@ def hidden(block: Block, unknown: Callable[[str], bool]) -> Hidden:
             fills.append(block.fills[i - 1])
             symbols.append("")
         position = 0
-        for run in _RUN.finditer(segment):
-            if unknown(run[0]):
-                segments.append(segment[position : run.start()])
-                states.append(block.states[i] if block.states else None)
-                markup.append((run[0],))
-                fills.append(PLACEHOLDER)
-                symbols.append(run[0])
-                position = run.end()
+        for start, end in places(segment):
+            segments.append(segment[position:start])
+            states.append(block.states[i] if block.states else None)
+            markup.append((segment[start:end],))
+            fills.append(PLACEHOLDER)
+            symbols.append(segment[start:end])
+            position = end
         segments.append(segment[position:])
         states.append(block.states[i] if block.states else None)
     if not any(symbols):

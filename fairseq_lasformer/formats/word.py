@@ -17,6 +17,7 @@ from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages, language
 from fairseq_lasformer.formats.markup import Piece, escape, xml_pieces
 from fairseq_lasformer.formats.office import Archive, Parts, one_prefix, prefix_of, read_archive
+from fairseq_lasformer.text.spans import has_letter
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 
@@ -130,12 +131,13 @@ class _Reader:
         self.fields: list[_Field] = []  # the open fields, over any number of paragraphs
         self.simple: list[bool] = []  # for each open fldSimple, whether it is hidden
         self.unseen = 0
+        self.controls: list[bool] = []  # for each open content control, whether its text is also elsewhere
         self.drawn = False  # whether this is text of a drawing
 
     @property
     def hidden(self) -> bool:
         """Return whether text at this place is not read."""
-        return bool(self.unseen) or any(self.simple) or any(field.hidden for field in self.fields)
+        return bool(self.unseen) or any(self.simple) or any(self.controls) or any(field.hidden for field in self.fields)
 
     @property
     def state(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -200,6 +202,10 @@ class _Reader:
             self.links.append(piece.raw)
         elif local in ("t", "instrText") and not piece.raw.endswith("/>"):
             self.inside = local
+        elif local == "sdt":
+            self.controls.append(False)
+        elif local in ("dataBinding", "dropDownList", "comboBox") and self.controls:
+            self.controls[-1] = True
         self.unseen += local in _UNSEEN
 
     def _end(self, local: str) -> None:
@@ -213,6 +219,8 @@ class _Reader:
             self.inside = ""
         elif local == "fldSimple" and self.simple:
             self.simple.pop()
+        elif local == "sdt" and self.controls:
+            self.controls.pop()
         self.unseen -= local in _UNSEEN
 
     def _field(self, piece: Piece, local: str) -> None:
@@ -239,12 +247,25 @@ class _Reader:
             if self.fields and not self.fields[-1].result and len(self.fields[-1].instruction) < 1000:
                 self.fields[-1] = _Field(self.fields[-1].instruction + piece.text)
             self.builder.keep(piece.raw)
-        elif self.hidden:
+        elif self.hidden and any(self.controls):
+            self.builder.keep("", PLACEHOLDER if self.builder.inside else "")
+            self.builder.misread(piece.raw, "content control")
+        elif self.hidden or self._raised(piece.text):
             self.builder.keep(piece.raw)
+        elif self.states and any("vanish" in p and "0" not in p and "false" not in p for p in self.states[-1]):
+            if self.builder.inside:
+                self.builder.part(piece.raw)  # hidden text is no part of a sentence
+            else:
+                self.builder.keep(piece.raw)
         elif self.builder.inside:
             self.builder.text(piece.text, self.state, piece.raw)
         else:
             self.builder.misread(piece.raw, "text")
+
+    def _raised(self, text: str) -> bool:
+        """Return whether this is a raised or lowered number, sign or single letter, which stays beside its word."""
+        raised = self.states and any("superscript" in p or "subscript" in p for p in self.states[-1])
+        return bool(raised) and (len(text.strip()) == 1 or not has_letter(text))
 
 
 def _parsed(text: str) -> Parsed:

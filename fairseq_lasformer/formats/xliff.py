@@ -148,15 +148,17 @@ def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
     if source is not None and target is not None and not skip and _has_text(pieces, target):
         said = pieces[0].attributes.get("state") or pieces[target[0]].attributes.get("state") or ""
         texts = [plain(pieces[place[0] + 1 : place[1]]) for place in (source, target)]
-        builder.finished(texts[0], texts[1], not said.startswith(("needs-", "new", "initial")))
+        if not _is_copy(pieces, source, target):
+            builder.finished(texts[0], texts[1], not said.startswith(("needs-", "new", "initial")))
     if source is None or skip:
         for piece in pieces:
             builder.keep(piece.raw)
         return
+    builder.at("", "", _room(pieces[0]))
     first, last = segmented or source
     content = pieces[first + 1 : last]
     segments = _segments(content)
-    full = _has_text(pieces, target)
+    full = _has_text(pieces, target) and not _is_copy(pieces, source, target)
     prefix = pieces[source[0]].name.removesuffix("source")
     open_empty = ""  # the segment whose empty translation is being filled
     for i, piece in enumerate(pieces):
@@ -184,6 +186,24 @@ def _unit(builder: BlockBuilder, pieces: list[Piece], skip: bool) -> None:
             builder.keep(f"<{prefix}target>")
             add_content(builder, content)
             builder.keep(f"</{prefix}target>")
+
+
+def _room(unit: Piece) -> int:
+    """Return the number of characters for which a unit says that there is room; 0 for any."""
+    said = unit.attributes
+    most = said.get("maxwidth", "") if said.get("size-unit", "pixel") == "char" else ""
+    restricted = next((value for name, value in said.items() if name.rpartition(":")[2] == "storageRestriction"), "")
+    most = most or restricted.rpartition(",")[2].strip()
+    return int(most) if most.isdecimal() and len(most) < 7 else 0
+
+
+def _is_copy(pieces: list[Piece], source: tuple[int, int], target: tuple[int, int] | None) -> bool:
+    """Return whether a target is no translation yet: its state says so, and it has the source's text."""
+    if target is None:
+        return False
+    state = pieces[0].attributes.get("state") or pieces[target[0]].attributes.get("state") or ""
+    texts = ["".join(p.text for p in pieces[slice(*place)]).split() for place in (source, target)]
+    return state in ("new", "needs-translation", "initial") and texts[0] == texts[1]
 
 
 def _missing(builder: BlockBuilder, target: list[Piece], segments: dict[str, list[Piece]]) -> None:

@@ -168,8 +168,8 @@ class _Escaped(BlockBuilder):
     def inside(self) -> bool:
         return self.outer.inside
 
-    def at(self, kind: str, key: str = "") -> None:
-        self.outer.at(kind, key)
+    def at(self, kind: str, key: str = "", most: int = 0) -> None:
+        self.outer.at(kind, key, most)
 
     def name(self, key: str) -> None:
         self.outer.name(key)

@@ -39,9 +39,11 @@ _DIRECTIVES = (
     rf"(?<![{_L}%])%\([\w.-]{{1,80}}\)[-+#0]{{0,6}}\d{{0,4}}(?:\.\d{{1,4}})?[a-zA-Z]"
     rf"|(?<![{_M}%])%(?:{N}\$)?[-+#0']{{0,6}}{WIDTH}{CONVERSION}(?![{_M}])"
     rf"|(?<![{_M}%])%[-_^#0EO]?[a-zA-Z](?![{_M}])(?<=[YHMIyjkeDFRTUVWwZzPhgGlr])|(?<![{_L}$])\$[A-Z_][A-Z0-9_]{{1,40}}(?![{_L}])"
-    rf"|(?<![{_L}%])%@(?![{_L}])|(?<![{_L}%])%%(?![{_L}])"
+    rf"|(?<![{_L}%])%(?:{N}\$)?@(?![{_L}])|(?<![{_L}%])%%(?![{_L}])"
     rf"|(?<![{_L}%])%[A-Za-z_][\w.-]{{0,80}}%(?![{_L}])|(?<![{_L}%])%L?\d{{1,2}}(?![{_L}])"
-    r"|</?\d{1,4}/?>"
+    r"|</?\d{1,4}/?>|\$t\([\w.:-]{1,80}\)|(?<![\w:\\])\\[a-zA-Z]{2,20}(?:\{[^{}\n\ufffc]{0,80}\})+"
+    r"|(?<![\w:]):(?:count|name|attribute|value|values|min|max|size|seconds|minutes|other|date|input|total)(?![\w:])"
+    r"|&(?:[a-zA-Z][a-zA-Z0-9]{1,20}|#\d{1,6}|#[xX][0-9a-fA-F]{1,6});|</?[a-zA-Z][\w-]{0,20}(?:\s[^<>\n\ufffc]{0,200})?/?>"
 )
 
 PLACEHOLDERS = f"{_TEMPLATES}|{_DIRECTIVES}"
@@ -125,7 +127,7 @@ _SPANS = re.compile(
     f"|(?P<version>{_VERSIONS})|(?P<directive>{_DIRECTIVES})"
 )
 _SIGN = re.compile(
-    r"[{}%@#/\\$`]|(?<![\w-])--?(?=[A-Za-z])|<(?=[?%\d/])|(?<=\w)\.(?=\w)|(?<![\w.])\.(?=[a-z])|\*\.|\[%"
+    r"[{}%@#/\\$`]|(?<![\w-])--?(?=[A-Za-z])|<(?=[?%\d/a-zA-Z])|&(?=[#a-zA-Z])|:(?=(?:count|name|attribute|value|m[ai][nx]|size|seconds|minutes|other|date|input|total)\b)|(?<=\w)\.(?=\w)|(?<![\w.])\.(?=[a-z])|\*\.|\[%"
     r"|:(?<=\b(?:tel|sms|urn|doi|geo|sip):)(?=[^\s])|:(?<=\bdata:)(?=\w)|:(?<=\bskype:)(?=\w)|:(?<=\bmagnet:)(?=\?)"
     r"|:(?<=\bcallto:)(?=[^\s])|:(?<=localhost:)(?=\d)"
 )

@@ -122,7 +122,7 @@ def test_units():
 
 
 def test_control_characters_are_left_out_and_counted():
-    (block,) = formats.read(b"a\x07b\tc d.\n", "text").blocks
+    (block,) = formats.read(b"a\x07b\x0bc d.\n", "text").blocks
     (sentence,) = sentences(block, splitter("en"))
     assert sentence.text == "a b c d." and sentence.cleaned
 

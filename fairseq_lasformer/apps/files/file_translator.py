@@ -60,7 +60,8 @@ class FileTranslator:
         self.translator = model.translator(max(beam, alternatives + 1), **options)
         self.required = self.translator.required_terms(glossary, memory, model.codec)
         self.unknown, self.n_words = model.src_dict.unk(), len(model.tgt_dict)
-        self.reader = FileReader(model.codec, lines, unreviewed, functools.cache(self._knows_not))
+        spelled = None if self.required or memory else functools.cache(self._spells)
+        self.reader = FileReader(model.codec, lines, unreviewed, functools.cache(self._knows_not), spelled)
         # without separators, the lines of a document are only known if each is translated by itself
         self.whole_documents = model.codec.keeps_boundaries
 
@@ -69,6 +70,11 @@ class FileTranslator:
         text = self.model.codec.encode_source(symbols)
         tokens = self.model.src_dict.encode_line(text, add_if_not_exist=False, append_eos=False)
         return bool((tokens == self.unknown).any())
+
+    def _spells(self, name: str) -> bool:
+        """Return whether the model's subwords spell a name, in one piece for every two characters, or more."""
+        pieces = len(self.model.codec.encode_source(name).split())
+        return pieces > 2 and 2 * pieces >= len(name)
 
     def open(
         self,
@@ -244,9 +250,12 @@ class FileTranslator:
 
         found = []
         for number, i in enumerate(document.own, 1):
-            more = [self.model.line(number, texts[i], other) for other in (others[i] if others else ())]
-            best = self.model.line(number, texts[i], lines[i])
+            text, upper = document.capitals.get(i, texts[i]), i in document.capitals
+            more = [self.model.line(number, text, other) for other in (others[i] if others else ())]
+            best = self.model.line(number, text, lines[i])
             best = best._replace(translation=document.given.get(i + 1, best.translation))
+            if upper:
+                best, *more = (one._replace(translation=one.translation.upper()) for one in (best, *more))
             matches = source.memory.matches[i] if source is not None and source.memory is not None else ()
             found.append(TranslatedSentence(best, [(other.translation, other.score) for other in more], matches))
         return found
@@ -269,6 +278,8 @@ class FileTranslator:
             lines += [one._replace(said=said) for one, said in zip(its, made.sentences)]
             lost += made.lost
         lines = [line._replace(doubts=reasons) for line, reasons in zip(lines, doubts([line.pair for line in lines]))]
+        data = document.file.write(segments)
+        room = ((block.place.most, sum(map(len, texts))) for block, texts in zip(document.file.blocks, segments))
         counts = SentenceCounts(
             len(lines),
             sum(line.line.repaired for line in lines),
@@ -282,5 +293,7 @@ class FileTranslator:
             numberless=tuple((line.line.number, line.source) for line in lines if lost_numbers(line.pair)),
             unread=document.file.unread,
             units=document.file.units,
+            left_out=document.file.left_out(data),
+            long=sum(0 < most < length for most, length in room),
         )
-        return TranslatedFile(document.file.write(segments), lines, counts)
+        return TranslatedFile(data, lines, counts)

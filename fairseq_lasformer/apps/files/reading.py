@@ -1,6 +1,7 @@
 """A file as the document that a model reads: its sentences, and its finished and given translations."""
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -8,11 +9,13 @@ from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.documents.given_lines import check_given, parse_given
 from fairseq_lasformer.formats import OpenFile, plain, read
-from fairseq_lasformer.formats.block import BREAK, Block, Finished, Markup
+from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Block, Finished, Markup
 from fairseq_lasformer.formats.encoding import decode
 from fairseq_lasformer.formats.sentences import Sentence, Splitter, sentences, splitter, trimmed, whole
 from fairseq_lasformer.formats.symbols import Hidden, hidden
 from fairseq_lasformer.text.lines import clean_line, split_lines, with_plain_letters
+
+_PLACEHOLDERS = re.compile(rf"\b{PLACEHOLDER}\d+\b")
 
 Blocks = Mapping[int, Block]
 """Translations of some blocks of a file, by their numbers, from 0."""
@@ -41,6 +44,7 @@ class FileDocument(NamedTuple):
     own: list[int]  # numbers of the lines that are sentences, from 0
     # for blocks whose translation is given, the text of their segments; empty if it has other markup
     kept: dict[int, tuple[str, ...]]
+    capitals: dict[int, str]  # lines that are in capitals in the file, as they are there, by line number, from 0
     exact: int = 0  # number of sentences found verbatim in a memory
 
     @property
@@ -56,6 +60,7 @@ class FileReader:
         lines: each line is one sentence; by default, sentences are detected.
         unreviewed: whether finished texts that need a review are also read.
         unknown: whether the model does not know some symbols.
+        spelled: whether it would have to spell a name; None to hide no names.
     """
 
     def __init__(
@@ -64,9 +69,10 @@ class FileReader:
         lines: bool = False,
         unreviewed: bool = False,
         unknown: Callable[[str], bool] = lambda symbols: False,
+        spelled: Callable[[str], bool] | None = None,
     ) -> None:
         languages = codec.settings.source_lang, codec.settings.target_lang
-        self.codec, self.unreviewed, self.unknown = codec, unreviewed, unknown
+        self.codec, self.unreviewed, self.unknown, self.spelled = codec, unreviewed, unknown, spelled
         self.split, self.split_target = (whole if lines else splitter(language) for language in languages)
 
     def read(self, file: OpenFile, given: Given | None = None) -> FileDocument:
@@ -96,7 +102,7 @@ class FileReader:
     def _read(self, file: OpenFile, given: Blocks | None) -> FileDocument:
         cuts = [0]
         fitting = self._fitting(cuts)
-        found = FileDocument(file, [], [], 0, [], {}, [], {})
+        found = FileDocument(file, [], [], 0, [], {}, [], {}, {})
         waiting = list(file.finished)
         for i, block in enumerate(file.blocks):
             while waiting and waiting[0].before <= i:
@@ -104,7 +110,8 @@ class FileReader:
             known = (given or {}).get(i)
             if known is not None and not clean_line(known.text):
                 known = None
-            shown, kept = hidden(block, self.unknown), known
+            spelled = None if known is not None or in_capitals(block.text) else self.spelled
+            shown, kept = hidden(block, self.unknown, spelled), known
             if known is not None:
                 its = hidden(known, self.unknown)
                 alike = [s for s in its.symbols if s] == [s for s in shown.symbols if s]
@@ -124,7 +131,11 @@ class FileReader:
             found.sentences.append(here)
             for j, sentence in enumerate(here):
                 found.own.append(len(found.lines))
-                found.lines.append(sentence.text)
+                if not translations and in_capitals(sentence.text):
+                    found.capitals[len(found.lines)] = sentence.text
+                    found.lines.append(usual_case(sentence.text))
+                else:
+                    found.lines.append(sentence.text)
                 if translations:
                     found.given[len(found.lines)] = translations[j]
         for one in waiting:
@@ -164,6 +175,19 @@ class FileReader:
             ]
 
         return split
+
+
+def in_capitals(text: str) -> bool:
+    """Return whether a text of several words is written in capitals."""
+    return text.isupper() and len(re.findall(r"[^\W\d_]{2,}", _PLACEHOLDERS.sub(" ", text))) > 1
+
+
+def usual_case(text: str) -> str:
+    """Return a text in capitals as a sentence that a model has learned to read."""
+    lower = re.sub(r"\bi\b", "I", text.lower())
+    first = re.search(r"[^\W\d_]", lower)
+    lower = lower if first is None else lower[: first.start()] + first[0].upper() + lower[first.end() :]
+    return re.sub(rf"\b{PLACEHOLDER.lower()}(?=\d+\b)", PLACEHOLDER, lower)
 
 
 def unchanged(old: Sequence[str], new: Sequence[str]) -> dict[int, int]:

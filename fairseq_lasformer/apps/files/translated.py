@@ -68,6 +68,8 @@ class SentenceCounts(NamedTuple):
     numberless: tuple[tuple[int, str], ...] = ()
     unread: tuple[Unread, ...] = ()  # text that was not understood, and stayed as it is
     units: int = 0  # number of cues that were understood; 0 for formats without cues
+    left_out: int = 0  # number of messages without a translation, because the format's programs would refuse it
+    long: int = 0  # number of texts that are longer than the file has room for
 
     def summary(self) -> str:
         """Return the counts in words."""
@@ -92,6 +94,10 @@ class SentenceCounts(NamedTuple):
             words.append(f"{self.lost} place{plural} of tags, addresses or symbols lost")
         if self.unknown > MANY_UNKNOWN:
             words.append(f"{self.unknown:.0%} of the words are unknown to the model: is this its source language?")
+        if self.left_out:
+            words.append(f"{self.left_out} left out, whose translation would not be valid")
+        if self.long:
+            words.append(f"{self.long} longer than the file allows")
         if self.unread:
             words.append(_unread(self.unread, self.units))
         return ", ".join(words)

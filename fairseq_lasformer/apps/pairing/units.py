@@ -62,4 +62,4 @@ def _unit(block: Block, split: Splitter, key: str | None = None) -> Unit | None:
     """Return a block as a unit; None if it has no text."""
     lines = tuple(sentence.text for sentence in sentences(block, split))
     place = block.place if key is None else Place("", key)
-    return Unit(clean_line(block.text), lines, *place) if lines else None
+    return Unit(clean_line(block.text), lines, place.kind, place.key) if lines else None
