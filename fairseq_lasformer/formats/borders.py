@@ -13,6 +13,7 @@ from fairseq_lasformer.text.spans import has_letter
 _MARKS = re.compile(r"\s*[,.;:!?…]+")
 _STARS = re.compile(r"[*_]{1,3}|~~")
 _LAST, _FIRST = re.compile(r"(\S+)(\s*)\Z"), re.compile(r"(\s*)(\S+)")
+_WORDS = re.compile(r"(\w.*?)(\s*)\Z")
 _PAIRS = ("()", "[]", "（）")
 
 
@@ -42,15 +43,17 @@ def tidied(
 
 
 def _fill_empty(source: Sequence[str], made: list[str], states: Sequence[Hashable], fills: Sequence[str]) -> None:
-    """Give formatted text that has lost its words the nearest one of its neighbours, if that has another."""
+    """Give formatted text that has lost its words the nearest ones of its neighbours, if these have others."""
     for i, text in enumerate(source):
         if not states[i] or not has_letter(text) or has_letter(made[i]):
             continue
-        if i and fills[i - 1] != PLACEHOLDER and len(made[i - 1].split()) > 1 and states[i - 1] != states[i]:
-            word = _LAST.search(made[i - 1])
-            if word and has_letter(word[1]):
+        if i and fills[i - 1] != PLACEHOLDER and states[i - 1] != states[i] and has_letter(made[i - 1]):
+            pattern = _LAST if len(made[i - 1].split()) > 1 else None if has_letter(source[i - 1]) else _WORDS
+            if pattern and (word := pattern.search(made[i - 1])):
                 made[i - 1] = made[i - 1][: word.start()]
-                made[i] = word[1] + (made[i].strip() or word[2])
+                made[i] = word[1] + made[i].strip()
+                if word[2] and i + 1 < len(made):
+                    made[i + 1] = word[2] + made[i + 1].lstrip()
                 continue
         n = i + 1
         if n < len(made) and fills[i] != PLACEHOLDER and len(made[n].split()) > 1 and states[n] != states[i]:
@@ -90,9 +93,12 @@ def _unpaired(text: str, pair: str) -> tuple[list[int], list[int]]:
 
 
 def _pair(source: Sequence[str], made: list[str], pair: str) -> None:
-    """Give each segment as many brackets without a partner as its source has."""
+    """Give each segment as many brackets without a partner as its source has, and no pair of those that cross borders."""
+    crossing = any(any(_unpaired(text, pair)) for text in source)
     for i, text in enumerate(source):
         wanted = [len(places) for places in _unpaired(text, pair)]
+        if crossing and min(made[i].count(c) for c in pair) > min(text.count(c) for c in pair):
+            made[i] = re.sub(rf"[{re.escape(pair)}]", "", made[i])
         opened, closing = _unpaired(made[i], pair)
         surplus = {*opened[wanted[0] :], *closing[: max(0, len(closing) - wanted[1])]}
         said = "".join(c for place, c in enumerate(made[i]) if place not in surplus)

@@ -170,7 +170,7 @@ def read(text: str) -> Parsed:
 
     for field in fields:
         if not _open(field):
-            if field.value and "fuzzy" in field.flags and _is_stale(lines, field):
+            if _is_stale(lines, field):
                 keep(position, field.first)
                 position = field.first
                 builder.misread(field.value, "outdated message", written=False)
@@ -205,7 +205,9 @@ def _open(field: Field) -> bool:
 
 
 def _is_stale(lines: list[str], field: Field) -> bool:
-    """Return whether an entry says that its translation is of another text (``#| msgid``)."""
+    """Return whether a field is a translation of another text, as its entry says (``#| msgid``)."""
+    if not (field.name.startswith("msgstr") and field.value and "fuzzy" in field.flags):
+        return False
     return any(line.startswith("#|") for line in lines[field.entry : field.first])
 
 
@@ -216,7 +218,7 @@ def _pattern(field: Field) -> re.Pattern[str]:
     if "{" in field.source and len(flags) > 1 and spaced:
         flags -= {"python-format", "c-format"}  # "{n}% free": a percent sign is one
     patterns = [BY_FLAG[flag].pattern for flag in sorted(flags)]
-    return re.compile("|".join([TEX, CODE, *(patterns or [ANYWHERE.pattern]), ROLES, TAGS]))
+    return re.compile("|".join([TEX, CODE, *(patterns or [ANYWHERE.pattern]), f"(?P<tag>{ROLES}|{TAGS})"]))
 
 
 def finish(original: str, made: str, mark: bool, languages: Languages = Languages()) -> str:  # noqa: B008
@@ -318,7 +320,8 @@ def _message(builder: BlockBuilder, source: str, pattern: re.Pattern[str]) -> No
                 start, end = placeholder.span()
                 if start < position:
                     continue
-                if not (tag := re.fullmatch(f"{ROLES}|{TAGS}", placeholder[0]) is not None):
+                tag = placeholder.lastgroup == "tag"
+                if not tag:
                     start, end = whole_name(piece, start, end, position)
                 _text(builder, piece[position:start])
                 position = end
