@@ -25,10 +25,11 @@ Markup = tuple["str | int", ...]
 
 @dataclass(frozen=True)
 class Written:
-    """The forms of a text in a file, if it is another one at the start of a line."""
+    """The forms of a text in a file, if it is another one at the start of a line, and in a link."""
 
     within: Callable[[str], str]
     start: Callable[[str], str]
+    linked: Callable[[str], str]
 
     def __call__(self, text: str) -> str:
         return self.within(text)
@@ -60,9 +61,11 @@ class Block:
         """Return a segment's form in the file with other text, or with its own."""
         if self.raws and text == self.segments[number]:
             return self.raws[number]
-        if isinstance(self.write, Written) and self._starts_line(number):
-            return self.write.start(text)
-        return self.write(text)
+        if not isinstance(self.write, Written):
+            return self.write(text)
+        if self.states and isinstance(state := self.states[number], tuple) and "[" in state:
+            return self.write.linked(text)
+        return self.write.start(text) if self._starts_line(number) else self.write(text)
 
     def _starts_line(self, number: int) -> bool:
         last = self.markup[number - 1][-1] if number else "\n"

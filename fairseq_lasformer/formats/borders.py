@@ -93,7 +93,7 @@ def _unpaired(text: str, pair: str) -> tuple[list[int], list[int]]:
 
 
 def _pair(source: Sequence[str], made: list[str], pair: str) -> None:
-    """Give each segment as many brackets without a partner as its source has, and no pair of those that cross borders."""
+    """Give each segment as many brackets without a partner as its source has, and no pair where some cross borders."""
     crossing = any(any(_unpaired(text, pair)) for text in source)
     for i, text in enumerate(source):
         wanted = [len(places) for places in _unpaired(text, pair)]

@@ -155,7 +155,8 @@ def _without_others(sentence: str, names: Sequence[str], translation: str) -> st
     """Return a translation without placeholders, and digits at the ends of words, that its source does not have."""
     kept = {*names, *(name.upper() for name in _ANY.findall(sentence))}
     translation = _OTHER.sub(lambda found: found[0] if found[1] in kept else "", translation)
-    return translation if re.search(r"\d", _ANY.sub("", sentence)) else _GLUED.sub("", translation)
+    said = re.sub(_word(f"(?:{'|'.join(filter(None, names))})"), "", sentence) if any(names) else sentence
+    return translation if re.search(r"\d", said) else _GLUED.sub("", translation)
 
 
 def _split(text: str, placeholders: Sequence[str]) -> list[tuple[int, int]] | None:

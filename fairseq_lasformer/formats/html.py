@@ -99,7 +99,8 @@ def add(builder: BlockBuilder, text: str, languages: Languages = Languages()) ->
             glued = field and (_glued(pieces, number, -1) or _glued(pieces, number, 1))
             if glued:
                 builder.leave()  # a label stays before its field
-            _start(builder, tree, piece, languages, _fill(pieces, number) if not field else PLACEHOLDER)
+            said = field and _text(pieces, number, -1).strip()
+            _start(builder, tree, piece, languages, PLACEHOLDER if said else "" if field else _fill(pieces, number))
             if glued:
                 builder.leave()
         else:

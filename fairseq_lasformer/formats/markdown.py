@@ -17,7 +17,7 @@ from fairseq_lasformer.formats.markdown_blocks import (
     runs,
     title_of,
 )
-from fairseq_lasformer.formats.markdown_inline import PARAGRAPH, add_inline, escape_cell, escape_within
+from fairseq_lasformer.formats.markdown_inline import CELL, HEADING, PARAGRAPH, add_inline, escape_within
 from fairseq_lasformer.text.lines import lines_with_ends
 from fairseq_lasformer.text.spans import has_letter
 
@@ -115,7 +115,7 @@ class _Reader:
         for run in runs(self.body, places, options):
             if run.text:
                 kind = "" if parent is None else f"{parent.tag}{parent.level}"
-                self._block(run.places, kind, escape_cell if in_cell else escape_within if kind[:1] == "h" else None)
+                self._block(run.places, kind, CELL if in_cell else HEADING if kind[:1] == "h" else PARAGRAPH)
         self.sought = max([self.position, *(b for _, b in places)])
 
     def _lead(self, places: Places) -> Places:
@@ -130,11 +130,11 @@ class _Reader:
             self._block([(title, b)], "title", escape_within)
         return places[1:]
 
-    def _block(self, places: Places, kind: str, write: Callable[[str], str] | None) -> None:
+    def _block(self, places: Places, kind: str, write: Callable[[str], str]) -> None:
         """Add what is before a block, and the block."""
         self._keep(places[0][0])
         self.builder.at(kind)
-        self.builder.write = PARAGRAPH if write is None else write
+        self.builder.write = write
         add_inline(self.builder, self.body, places, self.references)
         self.position = places[-1][1]
 

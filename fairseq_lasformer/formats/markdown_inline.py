@@ -57,7 +57,7 @@ DEEPEST = 48
 
 def escape_within(text: str) -> str:
     """Escape whatever Markdown would take for markup within a line."""
-    places = {m.start() for m in _SPECIAL.finditer(text)} | _lone(text)
+    places = {m.start() for m in _SPECIAL.finditer(text)}
     for start in _emphasis(text):
         places |= {i for i in range(start, len(text)) if text[i] == text[start] and text[start:i].strip(text[i]) == ""}
     if places:
@@ -65,15 +65,16 @@ def escape_within(text: str) -> str:
     return text.replace("\xa0", "&nbsp;")
 
 
-def _lone(text: str) -> set[int]:
-    """Return the places of brackets without a partner, which could end a link around the text."""
+def _escape_linked(text: str) -> str:
+    """Escape the text of a link: brackets without a partner as well, which would end it."""
+    text = escape_within(text)
     closes = _Brackets.of(text).closes
     paired = {*closes, *closes.values()}
-    return {i for i, c in enumerate(text) if c in "[]" and i not in paired and text[i - 1 : i] != "\\"}
+    lone = {i for i, c in enumerate(text) if c in "[]" and i not in paired and text[i - 1 : i] != "\\"}
+    return "".join(f"\\{c}" if i in lone else c for i, c in enumerate(text))
 
 
-def escape_cell(text: str) -> str:
-    """Escape the text of a table cell: bars as well."""
+def _escape_cell(text: str) -> str:
     return escape_within(text).replace("|", "\\|")
 
 
@@ -82,8 +83,10 @@ def _escape_start(text: str) -> str:
     return re.sub(r"^(?=[-+*>#]+\s)|(?<=^\d)(?=[.)]\s)", r"\\", escape_within(text))
 
 
-PARAGRAPH = Written(escape_within, _escape_start)
-"""How the text of a paragraph is escaped."""
+PARAGRAPH = Written(escape_within, _escape_start, _escape_linked)
+HEADING = Written(escape_within, escape_within, _escape_linked)
+CELL = Written(_escape_cell, _escape_cell, lambda text: _escape_linked(text).replace("|", "\\|"))
+"""How the text of a paragraph, of a heading and of a table cell is escaped."""
 
 
 def add_inline(

@@ -43,7 +43,7 @@ _DIRECTIVES = (
     rf"|(?<![{_L}%])%[A-Za-z_][\w.-]{{0,80}}%(?![{_L}])|(?<![{_L}%])%L?\d{{1,2}}(?![{_L}])"
     r"|</?\d{1,4}/?>|\$t\([\w.:-]{1,80}\)|(?<![\w:\\])\\[a-zA-Z]{2,20}(?:\{[^{}\n\ufffc]{0,80}\})+"
     r"|(?<![\w:]):(?:count|name|attribute|value|values|min|max|size|seconds|minutes|other|date|input|total)(?![\w:])"
-    r"|&(?:[a-zA-Z][a-zA-Z0-9]{1,20}|#\d{1,6}|#[xX][0-9a-fA-F]{1,6});|</?[a-zA-Z][\w-]{0,20}(?:\s[^<>\n\ufffc]{0,200})?/?>"
+    r"|&(?:[a-zA-Z][a-zA-Z0-9]{1,20}|#\d{1,6}|#[xX][0-9a-fA-F]{1,6});|(?<![\w>])</?[a-zA-Z][\w-]{0,20}(?:\s[^<>\n\ufffc]{0,200})?/?>(?![\w<])"
 )
 
 PLACEHOLDERS = f"{_TEMPLATES}|{_DIRECTIVES}"
