@@ -27,7 +27,7 @@ LINES = {
     "evaluation": 1530,
     "executors": 490,
     "experiments": 1870,
-    "formats": 5390,
+    "formats": 5400,
     "jobs": 570,
     "nn": 5400,
     "ops": 5580,
@@ -55,7 +55,7 @@ WORDS = {
     "README.md": 790,
     "SECURITY.md": 170,
     "docs/alignment.md": 1580,
-    "docs/architecture.md": 2010,
+    "docs/architecture.md": 2030,
     "docs/because.md": 1280,
     "docs/compact.md": 640,
     "docs/fairseq.md": 800,
@@ -80,9 +80,9 @@ WORDS = {
     "docs/serve.md": 1330,
     "docs/students.md": 970,
     "docs/training.md": 3010,
-    "docs/translate.md": 2350,
+    "docs/translate.md": 2520,
     "docs/upcycling.md": 1020,
-    "all": 42040,
+    "all": 42230,
 }
 """Words by page, and of all pages."""
 

@@ -25,7 +25,7 @@ Markup = tuple["str | int", ...]
 
 @dataclass(frozen=True)
 class Written:
-    """The forms of a text in a file, if it is another one at the start of a line, and in a link."""
+    """The forms of a text in a file, which may differ at the start of a line and in a link."""
 
     within: Callable[[str], str]
     start: Callable[[str], str]

@@ -92,7 +92,7 @@ class BlockBuilder:
         self._close(block.number, block.items, block.place, self.write)
 
     def part(self, raw: str) -> None:
-        """End the innermost open block before something that separates texts, and begin another one after it."""
+        """End the innermost open block before something that separates texts, and begin the next one after it."""
         place = self._open[-1].place._replace(key="")
         self.end()
         self.keep(raw)

@@ -25,9 +25,8 @@ class Composed(NamedTuple):
 
     segments: list[str]
     sentences: list[str]  # the translation of each sentence with its placeholders, also those that were missing in it
-    # number of pieces of markup that have lost their place: segments without a word of the translation, and
-    # placeholders missing in it
-    lost: int
+    lost: int  # number of pieces of markup around whose place no word of the translation is
+    guessed: int = 0  # number of placeholders that the translation lacks, which are where the words around them went
 
 
 def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str], align: Align) -> Composed:
@@ -40,7 +39,7 @@ def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str]
     """
     text, owner = block.text, owners(block)
     pieces: list[list[str]] = [[] for _ in block.segments]
-    position, lost, said = 0, 0, list[str]()
+    position, lost, guessed, said = 0, 0, 0, list[str]()
     places = visible(text) if found else None
     shown = None if places is None else set(places)  # a direction mark means nothing without the other one
 
@@ -69,10 +68,11 @@ def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str]
         for i, piece in enumerate(placed, first):
             pieces[i].append(piece)
         said.append(_said(block, first, placed) if PLACEHOLDER in block.fills[first:last] else translation)
-        lost += missing + sum(_has_word(before) and not _has_word(after) for before, after in zip(texts, placed))
+        guessed += missing
+        lost += sum(_has_word(before) and not _has_word(after) for before, after in zip(texts, placed))
     stays(position, len(text))
     made = ["".join(part) for part in pieces]
-    return Composed(_spaced(block, 0, made), said, lost)
+    return Composed(_spaced(block, 0, made), said, lost, guessed)
 
 
 def _spaced(block: Block, first: int, segments: Sequence[str]) -> list[str]:

@@ -142,9 +142,11 @@ def charset(data: bytes) -> str | None:
     """Return the encoding that the header names; None if it names none, or one in which the file is not."""
     header = re.sub(rb'"\s*\n\s*"', b"", data[:8192])  # its lines may be wrapped
     found = re.search(rb"Content-Type:[^\"]*?\bcharset=([A-Za-z0-9_.:-]+)", header)
+    if found is None:
+        return None
     try:
-        name = found[1].decode() if found else ""
-        data.decode(name or "-")
+        name = found[1].decode()
+        data.decode(name)
     except (LookupError, UnicodeError):
         return None  # CHARSET, as in templates
     return name

@@ -1,4 +1,4 @@
-"""What a model reads as placeholders, which return at their places: symbols, names and numbers that it could not copy.
+"""Placeholders for what a model could not copy, which returns at its place: symbols, and some names and numbers.
 
 A symbol is a character of Unicode's categories So, Sc, Sk and Sm, or of private use, with what modifies it: skin tones,
 variation selectors, joiners, flags, keycaps (Unicode Technical Standard 51). Names are words with capitals or digits

@@ -264,7 +264,7 @@ class FileTranslator:
         """Make a file of its translated sentences."""
         following = iter(lines)
         segments: list[Sequence[str]] = []
-        lost, lines = 0, []
+        lost, guessed, lines = 0, 0, []
         for i, (block, shown, here) in enumerate(zip(document.file.blocks, document.hidden, document.sentences)):
             its = [next(following)._replace(names=shown.names(sentence.segments)) for sentence in here]
             kept = document.kept.get(i, ())
@@ -276,7 +276,7 @@ class FileTranslator:
             made = compose(shown.block, here, translations, lambda a, b: word_alignment(self.model, a, b))
             segments.append(shown.segments(made.segments))
             lines += [one._replace(said=said) for one, said in zip(its, made.sentences)]
-            lost += made.lost
+            lost, guessed = lost + made.lost, guessed + made.guessed
         lines = [line._replace(doubts=reasons) for line, reasons in zip(lines, doubts([line.pair for line in lines]))]
         data = document.file.write(segments)
         room = ((block.place.most, sum(map(len, texts))) for block, texts in zip(document.file.blocks, segments))
@@ -293,6 +293,7 @@ class FileTranslator:
             numberless=tuple((line.line.number, line.source) for line in lines if lost_numbers(line.pair)),
             unread=document.file.unread,
             units=document.file.units,
+            guessed=guessed,
             left_out=document.file.left_out(data),
             long=sum(0 < most < length for most, length in room),
         )

@@ -59,7 +59,7 @@ class SentenceCounts(NamedTuple):
     doubtful: tuple[tuple[int, str], ...]
     cut: int  # number that were too long for the model and were translated in pieces
     cleaned: int  # number that contained control characters
-    lost: int  # pieces of markup and placeholders that have lost their place; see `formats.compose.Composed`
+    lost: int  # pieces of markup without a word of the translation; see `formats.compose.Composed`
     unknown: float = 0.0  # share of the source's tokens that the model does not know
     context: int = 0  # number of finished texts that were read as context
     exact: int = 0  # number found verbatim in a memory
@@ -68,6 +68,7 @@ class SentenceCounts(NamedTuple):
     numberless: tuple[tuple[int, str], ...] = ()
     unread: tuple[Unread, ...] = ()  # text that was not understood, and stayed as it is
     units: int = 0  # number of cues that were understood; 0 for formats without cues
+    guessed: int = 0  # tags, addresses and symbols that the translation lacked, and that are where their words went
     left_out: int = 0  # number of messages without a translation, because the format's programs would refuse it
     long: int = 0  # number of texts that are longer than the file has room for
 
@@ -90,8 +91,9 @@ class SentenceCounts(NamedTuple):
         if self.cleaned:
             words.append(f"{self.cleaned} with control characters, which were removed")
         if self.lost:
-            plural = "" if self.lost == 1 else "s"
-            words.append(f"{self.lost} place{plural} of tags, addresses or symbols lost")
+            words.append(f"{self.lost} mark{'' if self.lost == 1 else 's'} without words")
+        if self.guessed:
+            words.append(f"{self.guessed} tags, addresses or symbols placed by guess")
         if self.unknown > MANY_UNKNOWN:
             words.append(f"{self.unknown:.0%} of the words are unknown to the model: is this its source language?")
         if self.left_out:
