@@ -27,7 +27,7 @@ LINES = {
     "evaluation": 1530,
     "executors": 490,
     "experiments": 1870,
-    "formats": 5400,
+    "formats": 5460,
     "jobs": 570,
     "nn": 5400,
     "ops": 5580,
@@ -80,9 +80,9 @@ WORDS = {
     "docs/serve.md": 1330,
     "docs/students.md": 970,
     "docs/training.md": 3010,
-    "docs/translate.md": 2520,
+    "docs/translate.md": 2550,
     "docs/upcycling.md": 1020,
-    "all": 42230,
+    "all": 42260,
 }
 """Words by page, and of all pages."""
 

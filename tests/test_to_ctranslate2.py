@@ -9,7 +9,7 @@ from tiers import thinned
 ctranslate2 = pytest.importorskip("ctranslate2")
 transformers = pytest.importorskip("transformers")
 
-from conversion.hf_models import FAMILIES, lines  # noqa: E402
+from apps.models.hf_models import FAMILIES, lines  # noqa: E402
 
 from benchmarks.to_ctranslate2 import to_ctranslate2  # noqa: E402
 from fairseq_lasformer.apps.models.huggingface.importing import import_model  # noqa: E402

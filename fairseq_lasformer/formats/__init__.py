@@ -11,6 +11,7 @@ from typing import NamedTuple
 from fairseq_lasformer.base.errors import InputError, in_one_line
 from fairseq_lasformer.formats import (
     ass,
+    epub,
     html,
     markdown,
     markdown_links,
@@ -79,6 +80,7 @@ FORMATS: dict[str, TextFormat | ArchiveFormat] = {
     ),
     "docx": ArchiveFormat((".docx",), word.read_docx),
     "odt": ArchiveFormat((".odt",), open_document.read_odt),
+    "epub": ArchiveFormat((".epub",), epub.read_epub),
     "subtitles": TextFormat(
         (".srt", ".vtt"), lambda text, languages: subtitles.read(text, True, languages), finish=_finish_cues
     ),

@@ -11,8 +11,10 @@ from test_every_letter import packed
 from test_rules import PO, run, through, word, xliff
 
 from fairseq_lasformer import formats
+from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats.borders import tidied
 from fairseq_lasformer.formats.markdown_links import finish
+from fairseq_lasformer.formats.sentences import sentences, splitter
 from fairseq_lasformer.formats.symbols import hidden
 
 
@@ -227,3 +229,29 @@ def test_room_for_a_text_is_read():
         xliff("<trans-unit id='1' maxwidth='9' size-unit='char'><source>one</source></trans-unit>").encode(), "xliff"
     ).blocks
     assert block.place.most == 9
+
+
+def test_a_book_is_translated_and_its_notes_still_link():
+    head = (
+        '<?xml version="1.0"?><html xmlns="http://www.w3.org/1999/xhtml" lang="en"><head><title>A</title></head><body>'
+    )
+    files = {
+        "mimetype": "application/epub+zip",
+        "META-INF/container.xml": '<container><rootfile full-path="b.opf"/></container>',
+        "b.opf": '<package xmlns:dc="d"><dc:title>One book</dc:title><dc:language>en</dc:language><item href="a.xhtml"/></package>',
+        "toc.ncx": "<ncx><docTitle><text>One book</text></docTitle><navLabel><text>Two</text></navLabel></ncx>",
+        "a.xhtml": f'{head}<h1 id="t">Two</h1><p>Some text<a href="n.xhtml#n1"><sup>1</sup></a>.</p></body></html>',
+        "n.xhtml": f'{head}<p id="n1">A note. <a href="a.xhtml#t">Back</a></p></body></html>',
+        "c.css": "p { color: red }",
+    }
+    file = formats.read(archive(**files), "epub", language="en", target="de")
+    seen = [sentence.text for block in file.blocks for sentence in sentences(block, splitter("en"))]
+    assert seen == ["One book", "One book", "Two", "A", "Two", "Some text.", "A", "A note.", "Back"]
+    made = file.write([[segment.upper() for segment in block.segments] for block in file.blocks])
+    with zipfile.ZipFile(io.BytesIO(made)) as z:
+        assert z.namelist() == list(files) and z.read("c.css").decode() == files["c.css"]
+        pages = {name: z.read(name).decode() for name in files}
+    assert '<a href="n.xhtml#n1"><sup>1</sup></a>' in pages["a.xhtml"] and 'lang="de"' in pages["a.xhtml"]
+    assert "<dc:title>ONE BOOK</dc:title><dc:language>de<" in pages["b.opf"] and "<text>TWO</text>" in pages["toc.ncx"]
+    with pytest.raises(InputError, match="container.xml is missing"):
+        formats.read(archive(**{"a.xhtml": "x"}), "epub")

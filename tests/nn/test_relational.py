@@ -6,9 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import SMALL
 from definitions import OF_LINES, RULE, ends_at
-from helpers import assert_steps_are_a_full_pass, tokens
+from helpers import SMALL, assert_steps_are_a_full_pass, tokens
 
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import PatternOptions, build_pattern

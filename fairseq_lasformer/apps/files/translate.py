@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from fairseq_lasformer.apps.files.files_worker import Job, Options, Result
     from fairseq_lasformer.apps.files.reading import Blocks, Given
 
-_BINARY = ("docx", "odt")
+_BINARY = ("docx", "odt", "epub")
 
 
 def run_translate(args: Translate) -> None:

@@ -48,8 +48,8 @@ class Reading:
 
     form: str | None = option(
         None,
-        "text, wrapped (text whose lines are wrapped), markdown, html, docx, odt, subtitles, cues (subtitles, each by "
-        "itself), ass, po or xliff (default: by the file's extension)",
+        "text, wrapped (text whose lines are wrapped), markdown, html, docx, odt, epub, subtitles, cues (each cue "
+        "by itself), ass, po or xliff (default: by the file's extension)",
         flag="--from",
         metavar="FORMAT",
         values=_forms,
