@@ -108,7 +108,7 @@ class BlockBuilder:
         """Make a block of its items; return what stands for them around it: its number, or the items themselves."""
         text = "".join([item.text if isinstance(item, _Text) else MARKUP for item in items])
         found = spans(text)
-        if (marker := _MARKER.match(text)) and isinstance(items[0], _Text):
+        if (marker := _MARKER.match(text)) and isinstance(items[0], _Text) and not _MARKER.match(text, marker.end()):
             parts = _Cutter(items, write)
             kept = [k for k in _kept(parts.cut(0, marker.end()), "") if isinstance(k, _Kept)]
             return [*kept, *self._closed(number, parts.cut(marker.end(), parts.length), place, write)]

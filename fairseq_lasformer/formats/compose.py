@@ -13,9 +13,9 @@ from fairseq_lasformer.formats.sentences import Sentence, owners
 from fairseq_lasformer.text.lines import visible
 from fairseq_lasformer.text.units import units
 
-_ANY = re.compile(rf"(?i)(?<!\w){PLACEHOLDER}\d{{1,3}}")
-_GLUED = re.compile(r"(?<=[^\W\d_])(?<!\bX)\d+(?!\w)")
-_OTHER = re.compile(rf" ?(?<!\w)({PLACEHOLDER}\d{{1,3}})[^\W\d_]{{0,8}}(?!\w)")
+_ANY = re.compile(rf"(?i)(?<![A-Za-z0-9_]){PLACEHOLDER}\d{{1,3}}")
+_GLUED = re.compile(r"(?<=[a-zß-ÿ]{3})\d+(?!\w)")
+_OTHER = re.compile(rf" ?(?<![A-Za-z0-9_])({PLACEHOLDER}\d{{1,3}})[a-zß-ÿ]{{0,4}}(?![A-Za-z0-9_])")
 
 Align = Callable[[str, str], AlignedWords]
 
@@ -148,7 +148,7 @@ def _within(spans: Sequence[tuple[int, int]], place: tuple[int, int]) -> slice:
 
 def _word(placeholder: str) -> str:
     """Return the pattern of a placeholder, to which a model may have added an ending."""
-    return rf"(?<!\w){placeholder}[^\W\d_]{{0,8}}(?!\w)"
+    return rf"(?<![A-Za-z0-9_]){placeholder}[a-zß-ÿ]{{0,4}}(?![A-Za-z0-9_])"
 
 
 def _without_others(sentence: str, names: Sequence[str], translation: str) -> str:

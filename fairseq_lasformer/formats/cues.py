@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fairseq_lasformer.formats.block import BREAK
@@ -48,6 +49,16 @@ def plain(line: str) -> str:
     return TAG.sub("", line).strip()
 
 
+def rolled(before: Sequence[str], here: Sequence[str]) -> int:
+    """Return the number of lines at the start of a cue that are the last ones with text of the cue before it."""
+    last, first = [said for line in before if (said := plain(line))], [plain(line) for line in here]
+    for n in range(len(first), 0, -1):
+        repeated = [line for line in first[:n] if line]
+        if repeated and repeated == last[-len(repeated) :]:
+            return n
+    return 0
+
+
 class CueWriter:
     """A writer of cues to a builder: a cue joins the open block if its sentence continues.
 
@@ -55,6 +66,7 @@ class CueWriter:
         web: whether texts have the entities of WebVTT.
         joined: see :func:`read`.
         bare: whether hardly any cue of the file ends with punctuation.
+        rolling: whether lines that a cue repeats from the one before it are left to :func:`subtitles.finish`.
         tag: the pattern of tags.
 
     Attributes:
@@ -62,9 +74,16 @@ class CueWriter:
     """
 
     def __init__(
-        self, builder: BlockBuilder, web: bool, joined: bool, tag: re.Pattern[str] = TAG, bare: bool = False
+        self,
+        builder: BlockBuilder,
+        web: bool,
+        joined: bool,
+        tag: re.Pattern[str] = TAG,
+        bare: bool = False,
+        rolling: bool = False,
     ) -> None:
-        self.builder, self.web, self.joined, self.tag, self.bare = builder, web, joined, tag, bare
+        self.builder, self.web, self.joined, self.tag = builder, web, joined, tag
+        self.bare, self.rolling = bare, rolling
         self.previous: Cue | None = None
         self.before = ""  # the last line with text
         self.states: list[str] = []
@@ -83,15 +102,15 @@ class CueWriter:
         builder.units += 1
         builder.at("cue", f"{cue.begin:.3f}")
         apart = self._ends(cue)
-        rolling = self.joined and not apart and self.previous is not None
-        repeated = {plain(line) for line in self.previous.lines} if rolling and self.previous else set()
+        rolling = self.rolling and not apart and self.previous is not None
+        repeated = rolled(self.previous.lines, cue.lines) if rolling and self.previous else 0
         drawing = False
         voice = cue.voice
         for number, line in enumerate(cue.lines):
             shown = self.tag.sub("", _LINE_END.sub("", line)).strip()
             said = VOICE.search(line)
-            if shown and shown in repeated:
-                builder.keep(line, BREAK if builder.inside else "")  # see `subtitles.finish`
+            if number < repeated:
+                builder.keep(line, BREAK if builder.inside else "")
                 continue
             ended = not self.before or bool(END.search(self.before)) or bool(_START.match(shown))
             ended = ended or bool(_SPEAKER.match(shown)) or (not number and self.bare and self._begins(shown))

@@ -14,6 +14,7 @@ from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages
 from fairseq_lasformer.formats.markup import escape, xml_pieces
 from fairseq_lasformer.formats.office import Archive, Parts, read_archive
+from fairseq_lasformer.formats.xliff_content import add_content
 
 _PAGES, _OTHERS = (".xhtml", ".html", ".htm"), (".ncx", ".opf")
 _TEXTS = ("text", "title", "description", "subject")
@@ -30,9 +31,14 @@ def read_epub(data: bytes, languages: Languages = Languages()) -> Archive:  # no
 
 
 def _parts(archive: zipfile.ZipFile) -> Parts:
+    def is_page(name: str) -> bool:
+        if name.lower().endswith((*_PAGES, *_OTHERS)):
+            return True
+        return name.endswith(".xml") and b"http://www.w3.org/1999/xhtml" in archive.open(name).read(2000)
+
     return Parts(
         "META-INF/container.xml",
-        lambda name: name.lower().endswith((*_PAGES, *_OTHERS)),
+        is_page,
         lambda name: False,
         lambda name: "drawing" if name.lower().endswith(".svg") else "",
     )
@@ -47,8 +53,11 @@ def _parsed(text: str, languages: Languages) -> Parsed:
         if piece.kind == "start":
             names.append(piece.local)
         if piece.kind == "text" and names and names[-1] in _TEXTS:
-            builder.enter()
-            builder.text(piece.text, None, piece.raw)
+            if "<" in piece.text:  # a description may be HTML
+                add_content(builder, [piece])
+            else:
+                builder.enter()
+                builder.text(piece.text, None, piece.raw)
             continue
         builder.leave()
         if piece.kind == "text" and names and names[-1] == "language":

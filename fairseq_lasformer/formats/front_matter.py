@@ -16,7 +16,8 @@ _SHOWN = r"(?:title|linkTitle|subtitle|description|summary|excerpt|sidebar_label
 _FIELDS = re.compile(
     rf"(?m)^(?P<key>{_SHOWN}[ \t]*[:=][ \t]*|[ \t]*\"{_SHOWN}\"[ \t]*:[ \t]*)"
     r"(?:\"(?P<double>(?:[^\"\\\n]|\\[\"\\]){1,2000})\"|'(?P<single>(?:[^'\n]|''){1,2000})'"
-    r"|(?P<plain>[^\s\"'{\[\]}|>&*!%@`#,?:-][^\n]{0,2000}?))(?=[ \t]*(?:,?[ \t]*\r?$|[ \t]#))"
+    r"|(?P<plain>[^\s\"'{\[\]}|>&*!%@`#,?:-](?:[^\n]{0,2000}\S)?+))"
+    r"(?=[ \t]*+(?:,[ \t]*+)?\r?$|[ \t]++#)(?![ \t]*\r?\n[ \t]+\S)"
 )
 """A field with a text in one line; texts over several lines stay."""
 
@@ -62,6 +63,8 @@ def add_front_matter(builder: BlockBuilder, front: str) -> None:
 
 def _plain(text: str) -> str:
     """Return a text as it may stand in YAML without quotation marks."""
+    if text[:1] in "\"'[]{}*&!|>%@`#-?:,":
+        return json.dumps(text, ensure_ascii=False)
     return re.sub(r"\s#", " ＃", re.sub(r":(?=\s|$)", " –", text))
 
 

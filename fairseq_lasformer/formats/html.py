@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from html import unescape
 from xml.sax.saxutils import quoteattr
 
 from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
@@ -17,7 +18,7 @@ _IN_A_LINE = frozenset(re.findall(r"\w+", "audio canvas code iframe kbd math obj
 """Elements within a sentence, too, whose content is not translated."""
 
 _PLAIN = INLINE - {"img", "input", "wbr"}
-_OPTION = re.compile(r"(<option\b[^<>]{0,1000}?)[ \t]*/?>([^<]{0,1000})", re.I)
+_OPTION = re.compile(r"(<option\b[^<>]{0,1000})>([^<]{0,1000})", re.I)
 _QUOTE = {'"': "&quot;"}
 _RAISED = ("sup", "sub")
 _COUNTED = {"textarea": "form field", "iframe": "frame", "noframes": "frame", "text": "drawing", "tspan": "drawing"}
@@ -56,8 +57,9 @@ def finish(original: str, made: str) -> str:
         return made
     pieces, position = [], 0
     for before, after in zip(old, new):
-        if before[2].strip() != after[2].strip() and not re.search(r"\bvalue\s*=", before[1]):
-            pieces += [made[position : after.end(1)], f" value={quoteattr(' '.join(before[2].split()), _QUOTE)}"]
+        if before[2].strip() != after[2].strip() and not re.search(r"(?<![\w-])value\s*=", before[1]):
+            value = quoteattr(" ".join(unescape(before[2]).split()), _QUOTE)
+            pieces += [made[position : after.end(1)], f" value={value}"]
             position = after.end(1)
     return "".join([*pieces, made[position:]])
 
@@ -119,7 +121,9 @@ def _of_a_number(pieces: Sequence[Piece], number: int) -> int:
     text, name = "", pieces[number].name
     for i in range(number + 1, min(number + 12, len(pieces))):
         if pieces[i].kind == "end" and pieces[i].name == name:
-            return i + 1 if text.strip() and (len(text.strip()) == 1 or not has_letter(text)) else 0
+            inside = _text(pieces, number, -1)[-1:].isalnum() and _text(pieces, i, 1)[:1].isalnum()
+            short = text and text == text.strip() and (len(text) == 1 or not has_letter(text))
+            return i + 1 if short and not inside else 0
         if pieces[i].kind == "text":
             text += pieces[i].text
         elif pieces[i].name not in _PLAIN:

@@ -162,6 +162,6 @@ class Tree:
             if "translate" in classes or ("translate" in said and said["translate"].strip().lower() in ("", "yes")):
                 return True
             other = language(said.get("lang") or said.get("xml:lang") or "")
-            if self.spoken and other and piece.name not in ("html", "body") and other != language(self.spoken):
-                return False
+            if self.spoken and len(other) == 2 and piece.name not in ("html", "body"):
+                return other == language(self.spoken) and piece.name not in _CODE
         return self.translated and piece.name not in _CODE

@@ -126,7 +126,7 @@ def _columns(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
         return False
     grid, following = _GRID.fullmatch(lines[0]) is not None, begin + 1
     if grid:
-        while following < end and state.src[state.bMarks[following] + state.tShift[following] :][:1] in ("+", "|"):
+        while following < end and state.src.startswith(("+", "|"), state.bMarks[following] + state.tShift[following]):
             following += 1
     elif _DASHES.fullmatch(lines[0]) or (len(lines) > 1 and _DASHES.fullmatch(lines[1])):
         while following < end and (following < begin + 2 or not state.isEmpty(following)):

@@ -43,7 +43,10 @@ _OPAQUE = re.compile(
     r"|(?P<stars>\*+|_+|~~)",
     re.S,
 )
-_EXPRESSION = re.compile(r"\w\.\w|\w\(|=>|[\w)\]]\s*(?:[-+*/%]|===?|!==?|&&|\|\|)\s+[\w(\[\"']|\?.+:|`")
+_EXPRESSION = re.compile(
+    r"\w\.[a-z_]\w+|\w\(|=>|[\w)\]]\s*(?:[+*/%]|===?|!==?|&&|\|\|)\s+[\w(\[\"']|\w-\w+\(|\?[^:\n]{1,200}:|`"
+)
+_PROSE = re.compile(r"(?:[A-Za-z]{2,} ){2}[A-Za-z]{2,}")
 """What an expression of JavaScript between braces has (MDX), and text there has not."""
 
 _SPECIAL = re.compile(r"`|<(?=[a-zA-Z/!]|\Z)|\](?=[(\[])|\\(?=[!-/:-@\[-`{-~])|&(?=#?\w{1,31};)")
@@ -59,7 +62,10 @@ def escape_within(text: str) -> str:
     """Escape whatever Markdown would take for markup within a line."""
     places = {m.start() for m in _SPECIAL.finditer(text)}
     for start in _emphasis(text):
-        places |= {i for i in range(start, len(text)) if text[i] == text[start] and text[start:i].strip(text[i]) == ""}
+        end = start
+        while text[end : end + 1] == text[start]:
+            places.add(end)
+            end += 1
     if places:
         text = "".join((_NAMED.get(c) or f"\\{c}") if i in places else c for i, c in enumerate(text))
     return text.replace("\xa0", "&nbsp;")
@@ -148,7 +154,7 @@ class _Inline:
         if kind == "wikiend":
             return "[[" in self.states
         if kind == "expression":
-            return _EXPRESSION.search(found[0]) is not None
+            return _EXPRESSION.search(found[0]) is not None and not _PROSE.search(found[0])
         return kind != "entity" or unescape(found[0]) != found[0]
 
     def _text(self, text: str) -> None:

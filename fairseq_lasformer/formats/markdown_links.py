@@ -2,7 +2,7 @@
 
 import re
 
-_HEADING = re.compile(r"#{1,6}[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*\Z")
+_HEADING = re.compile(r"#{1,6}[ \t]+(.*)")
 _UNDERLINE = re.compile(r"(?:-{2,}|={2,})[ \t]*\Z")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _LINK = re.compile(r"(\]\(#|\]:[ \t]+#)([^\s)]+)")
@@ -35,7 +35,8 @@ def _ids(text: str) -> list[str]:
         underlined = heading is None and line.strip() and _UNDERLINE.match(following) and not _UNDERLINE.match(line)
         if fence or not (heading or underlined):
             continue
-        words = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading[1] if heading else line)
+        words = heading[1].rstrip().rstrip("#") if heading else line
+        words = re.sub(r"!?\[([^\[\]]{0,1000})\]\([^()]{0,1000}\)", r"\1", words)
         own = re.search(r"\{#([\w-]+)\}\s*\Z", words)
         name = own[1] if own else re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", words.strip().lower()))
         seen[name] = seen.get(name, -1) + 1

@@ -76,7 +76,7 @@ class Parts(NamedTuple):
     further: Callable[[zipfile.ZipFile], list[tuple[str, str]]] = lambda archive: []
 
 
-_SHOWN = re.compile(r"<(?:\w+:)?(?:t|v|p)(?:\s[^<>]*)?>([^<>]*)</")
+_SHOWN = re.compile(r"<(?:\w+:)?(?:t|v|p|text|tspan)(?:\s[^<>]*)?>([^<>]*)</")
 
 
 def unpacked(data: bytes) -> int:

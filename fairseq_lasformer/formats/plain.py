@@ -1,6 +1,7 @@
 """Plain text: every line is a block; blank lines, indents and list markers stay."""
 
 import re
+from collections.abc import Sequence
 
 from fairseq_lasformer.formats.block import BREAK, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
@@ -10,8 +11,12 @@ _BREAKS = re.compile(r"((?:\r?\n)+)")  # see text/lines.py
 _MARKER = re.compile(r"\s*(?:(?:[-*+•‣–—>]|\(?\d{1,3}[.)])[ \t]+)*")
 
 
-_COLUMNS = re.compile(r"((?<=[^\s.!?:;]) {2,200}(?=\S)|(?<=\S) {3,200}(?=\S)|(?<=\S)[ ]{0,80}\t[ \t]{0,80}(?=\S))")
-"""What separates cells in a line: two spaces or more, but not two after a sentence; tabs."""
+_WIDE = r"(?<=\S) {3,200}(?=\S)|(?<=\S)[ ]{0,80}\t[ \t]{0,80}(?=\S)"
+_COLUMNS = re.compile(rf"({_WIDE})")
+"""What separates cells in a line: three spaces or more, or a tab."""
+
+_NARROW = re.compile(rf"({_WIDE}|(?<=[^\s.!?:;,\"'”’»)\]]) {{2}}(?=\S))")
+"""What separates them in lines beside others with columns: two spaces, too, but not after a sentence."""
 
 _ENDS = tuple(".!?:;…。！？\"'”’»)]")
 
@@ -34,15 +39,17 @@ def looks_wrapped(text: str) -> bool:
 def read(text: str) -> Parsed:
     """Read the lines of a text, each of which may contain one sentence or a whole paragraph."""
     builder = BlockBuilder()
-    for line in _joined(_BREAKS.split(text)):
+    lines = _joined(_BREAKS.split(text))
+    for number, line in enumerate(lines):
         if not line.strip():
             builder.keep(line)
             continue
         marker = _MARKER.match(line)
         start = marker.end() if marker and line[marker.end() :].strip() else 0
         builder.keep(line[:start])
-        for cell in _COLUMNS.split(line[start:]):
-            if _COLUMNS.fullmatch(cell):
+        columns = _columns(line, [text for text in lines[max(0, number - 2) : number + 3] if text is not line])
+        for cell_number, cell in enumerate(columns.split(line[start:])):
+            if cell_number % 2:
                 builder.keep(cell)
                 continue
             builder.begin()
@@ -51,25 +58,28 @@ def read(text: str) -> Parsed:
     return builder.parsed()
 
 
+def _columns(line: str, around: Sequence[str]) -> re.Pattern[str]:
+    """Return what separates the cells of a line, which depends on the lines around it."""
+    return _NARROW if any(_NARROW.search(other.strip()) for other in around) else _COLUMNS
+
+
 def finish(original: str, made: str) -> str:
     """Return a translated text in which columns of spaces begin where they do in the original, if there is room."""
     old, new = original.split("\n"), made.split("\n")
-    if len(old) != len(new):
+    if len(old) != len(new) or "   " not in original:
         return made
     return "\n".join(_aligned(a, b) if _COLUMNS.search(a.strip()) else b for a, b in zip(old, new))
 
 
 def _aligned(old: str, new: str) -> str:
-    cells = _COLUMNS.split(new)
-    edges = [found.end() for found in _COLUMNS.finditer(old)]
-    if len(edges) != len(cells) // 2:
+    """Return a line with as many columns as its original, each beginning at the same place if there is room."""
+    edges = [found.span() for found in _COLUMNS.finditer(old)]
+    pieces = _COLUMNS.split(new)
+    if len(edges) != len(pieces) // 2:
         return new
-    line = ""
-    for number, cell in enumerate(cells):
-        if number % 2 == 0 or "\t" in cell:
-            line += cell
-        else:
-            line += " " * max(2, edges[number // 2] - len(line))
+    line = pieces[0]
+    for (_, end), gap, cell in zip(edges, pieces[1::2], pieces[2::2]):
+        line += (gap if "\t" in gap else " " * max(3, end - len(line))) + cell
     return line
 
 

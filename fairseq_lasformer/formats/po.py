@@ -41,10 +41,10 @@ _BREAKS = re.compile(r"((?<!\\)(?:\\[ntr])+)")
 _PLURALS = re.compile(r"nplurals\s*=\s*(\d+)\s*;\s*plural\s*=([^;\\]+)")
 _TEMPLATE_RULE = re.compile(r'("Plural-Forms:\s*)nplurals=INTEGER; plural=EXPRESSION;')
 _CREDITS = re.compile(r"translator[-_]credits|NAME OF TRANSLATORS|EMAIL OF TRANSLATORS|Your (?:names|emails)")
-_END = re.compile(r"[.:,;!?…]+\s*\Z")
+_ENDED = re.compile(r"[.:,;!?…。！？：；؟।](?:\\?[\"'”’»)\]])*\s*\Z")
 _CHARSET = re.compile(r"(\bcharset=)([^\s\"\\;]*)")
 _REFERENCE = re.compile(REFERENCE)
-_FENCE = re.compile(r"\s*(?:`{3,}|~{3,})")
+_FENCE = re.compile(r"\s*(?:`{3,}[^`]*|~{3,})\Z")
 _NUMBERS = 201  # numbers, from 0, whose plural form is tried
 
 
@@ -163,6 +163,7 @@ def read(text: str) -> Parsed:
     lines = _lines(text)
     fields, position = fields_of(lines), 0
     marks = Accelerators.of(field.source for field in fields)
+    stale: set[int] = set()  # entries whose translations are of another text
     known = {i for field in fields for i in range(field.first, field.last)}
 
     def keep(start: int, stop: int) -> None:
@@ -172,7 +173,8 @@ def read(text: str) -> Parsed:
 
     for field in fields:
         if not _open(field):
-            if _is_stale(lines, field):
+            if field.entry not in stale and _is_stale(lines, field):
+                stale.add(field.entry)
                 keep(position, field.first)
                 position = field.first
                 builder.misread(field.value, "outdated message", written=False)
@@ -270,7 +272,7 @@ def left_out(original: str, made: str) -> int:
 
 def _without_new_end(source: str, value: str) -> str:
     """Return a translation without a mark at its end where its source, a label, has none."""
-    return value if _END.search(source) else _END.sub("", value) or value
+    return value if _ENDED.search(source[-20:]) else value.rstrip(".:,;!?… ") or value
 
 
 def _mark(lines: list[str], begin: int) -> None:
@@ -311,8 +313,10 @@ def _message(builder: BlockBuilder, source: str, pattern: re.Pattern[str]) -> No
         builder.end()
         return
     fenced = False  # whether this is a block of code, as in catalogues of Markdown
-    for piece in _BREAKS.split(source):
-        fence = _FENCE.match(piece) is not None
+    parts = _BREAKS.split(source)
+    fences = sum(_FENCE.match(part) is not None for part in parts)
+    for piece in parts:
+        fence = fences > 1 and _FENCE.match(piece) is not None
         if fence or fenced or _BREAKS.fullmatch(piece):
             builder.keep(piece)
         elif piece:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.formats.block import BREAK, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
-from fairseq_lasformer.formats.cues import END, POSITION, TAG, VOICE, Cue, CueWriter, plain
+from fairseq_lasformer.formats.cues import END, POSITION, TAG, VOICE, Cue, CueWriter, plain, rolled
 from fairseq_lasformer.formats.languages import Languages
 from fairseq_lasformer.formats.markup import escape
 from fairseq_lasformer.text.lines import lines_with_ends
@@ -40,7 +40,7 @@ def read(text: str, joined: bool = True, languages: Languages = Languages()) -> 
     builder = BlockBuilder(escape if web else str)
     cues = list(_cues(lines))
     stops = sum(bool(END.search(plain(lines[end - 1]))) for start, end, _ in cues if end > start)
-    writer = CueWriter(builder, web, joined, bare=len(cues) >= FEW and stops < SHARE * len(cues))
+    writer = CueWriter(builder, web, joined, bare=len(cues) >= FEW and stops < SHARE * len(cues), rolling=joined)
     position = _header(builder, lines, languages) if web else 0
     for start, end, time in cues:
         _between(builder, lines, position, start, web)
@@ -205,11 +205,12 @@ def _with_text(lines: list[str]) -> list[str]:
 
 def _repeat(before: list[str], here: list[str], old_before: Sequence[str], old_here: Sequence[str]) -> None:
     """Give lines that a cue repeats from the one before it the translation that they have there: rolling captions."""
-    known = {plain(line): new for line, new in zip(old_before, before)}
-    for i, line in enumerate(old_here):
+    known = {plain(line): plain(new) for line, new in zip(old_before, before)}
+    for i, line in enumerate(old_here[: rolled(old_before, old_here)]):
         said = plain(line)
-        if said and said in known and here[i].strip() == line.strip():
-            here[i] = plain(known[said]) or here[i]
+        new = known.get(said, "")
+        if new and new != said and here[i].strip() == line.strip():
+            here[i] = here[i].replace(said, new, 1) if said in here[i] else new
 
 
 def _move_punctuation(before: list[str], here: list[str], original: list[str]) -> None:

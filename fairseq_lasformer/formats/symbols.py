@@ -22,7 +22,7 @@ _RUN = regex.compile(rf"(?:{_MODIFIED}(?:\u200d(?:{_MODIFIED})?)*)+")
 
 
 _CHANGED = regex.compile(
-    r"(?<!\w)\p{Latin}{0,3}\p{No}+(?!\p{L})|\d*\p{No}+|[\u2116\u2120\u2122\u2103\u2109\u33a0-\u33ff]"
+    r"(?<!\w)\p{Latin}{0,3}\p{No}+(?!\p{L})|(?<!\d)\d{0,20}+\p{No}+|[\u2116\u2120\u2122\u2103\u2109\u33a0-\u33ff]"
 )
 """Numbers and signs that the normalisation of subword models changes: ½, m², №, ™."""
 

@@ -87,8 +87,10 @@ def _end(text: str, begin: re.Match[str], known: dict[str, int]) -> int | None:
     """Return the end of code; None if nothing ends it."""
     start, opened = begin.start(), begin[0]
     if opened.endswith("/*"):
-        over = _COMMENT_END.search(text, begin.end())
-        return over.end() if over else None
+        if known.get("/*", 0) < begin.end():
+            over = _COMMENT_END.search(text, begin.end())
+            known["/*"] = over.end() if over else len(text) + 1
+        return known["/*"] if known["/*"] <= len(text) else None
     closing = next((end for key, end in _CLOSED.items() if opened == key), None)
     if closing is None:
         if opened.endswith("}"):

@@ -76,7 +76,8 @@ def _further(archive: zipfile.ZipFile, main: str) -> list[tuple[str, str]]:
     ]
     lists = posixpath.join(folder, "numbering.xml")
     if lists in names:
-        labels = re.findall(r'<\w+:lvlText\s[^<>]*?\w+:val="([^"]*)"', archive.read(lists).decode("utf-8", "replace"))
+        said = archive.read(lists).decode("utf-8", "replace")
+        labels = re.findall(r'<\w{1,20}:lvlText\s[^<>]{0,200}?\bval="([^"<>]{0,400})"', said)
         found += [("list label", lists)] * sum(len(re.findall(r"[^\W\d_]{2}", label)) > 0 for label in set(labels))
     return found
 
@@ -265,7 +266,7 @@ class _Reader:
     def _raised(self, text: str) -> bool:
         """Return whether this is a raised or lowered number, sign or single letter, which stays beside its word."""
         raised = self.states and any("superscript" in p or "subscript" in p for p in self.states[-1])
-        return bool(raised) and (len(text.strip()) == 1 or not has_letter(text))
+        return bool(raised) and text == text.strip() and (len(text) == 1 or not has_letter(text))
 
 
 def _parsed(text: str) -> Parsed:

@@ -61,7 +61,8 @@ def _with_target(piece: Piece, languages: Languages) -> str:
     for source, target in zip(*_LANGUAGES):
         if source in said and not said.get(target) and languages.target:
             raw = re.sub(rf"""\s{target}\s*=\s*(?:""|'')""", "", piece.raw)
-            return re.sub(r"(?=\s*/?>\Z)", f' {target}="{languages.code}"', raw, count=1)
+            end = len(raw) - 1 - raw.endswith("/>")
+            return f'{raw[:end].rstrip()} {target}="{languages.code}"{raw[end:]}'
     return piece.raw
 
 

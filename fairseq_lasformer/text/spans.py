@@ -28,9 +28,9 @@ _TEMPLATES = (
     r"|\{(?![+=~>-]{2})[^{}\s]{0,80}\}|\{[ \t][\w.$]{1,80}[ \t]\}"
 )
 
-_CODE_SPANS = r"(?<![\w`])(?:``[^`\n\ufffc]{1,200}``|`[^`'\n\ufffc]{1,200}`)(?![\w`])"
+_CODE_SPANS = r"(?<![\w`])(?:``(?:(?!'')[^`\n\ufffc]){1,200}``|`[^`'\n\ufffc]{1,200}`)(?![\w`])"
 _FORMULAS = (
-    r"\\\((?:(?!\\\))[^\ufffc]){1,1000}\\\)|\$\$[^$\ufffc]{1,1000}\$\$"
+    r"\\\((?:(?!\\\))[^\ufffc]){1,1000}\\\)|(?<!\$)\$\$(?![\s$])[^$\ufffc]{1,1000}(?<!\s)\$\$(?!\$)"
     r"|\\\[(?=[^\ufffc]{0,400}[=^_\\+])(?:(?!\\\])[^\ufffc]){1,1000}\\\]"
 )
 
@@ -97,6 +97,12 @@ _ENDINGS = (
 _ENDING = f"(?:{'|'.join(sorted((*_ENDINGS.split(), *_ENDINGS.upper().split()), key=len, reverse=True))})"
 _NAME = rf"[{_L}.@+~%=-]"
 _LONE_ENDINGS = "sub|sup|ass|ssa|smi|stl|mks|mka|ttml|dfxp|ods|odg|map|cgi|aspx?|cer|pub|bz|lz4|appimage|nfo|cue|m3u8?"
+_JOINING = (
+    "a|and|as|at|but|for|from|he|her|his|i|I|if|in|is|it|my|no|nor|not|of|on|or|she|so|that|the|then|there|they|this|to|"
+    "was|we|what|when|where|which|who|with|yet|you"
+)
+"""Words after a dash of prose, ``left --and never came``, rather than names of options."""
+
 _HIDDEN_FILES = "git[a-z]{2,20}|bash[a-z_]{2,12}|env|npmrc|htaccess|ssh|profile|vimrc|zshrc|editorconfig|dockerignore"
 _FILES = (
     rf"(?<![{_L}:/.\\])(?:~|\.{{1,2}})?(?:/{_NAME}{{1,120}}){{2,40}}/?|(?<![{_L}:/.\\])(?:~|\.{{1,2}})/{_NAME}{{1,120}}/?"
@@ -107,7 +113,8 @@ _FILES = (
     rf"|(?<![{_L}/.\\])\.?(?:[{_L}+~-]{{1,80}}\.){{1,4}}{_ENDING}(?![{_L}/])"
     rf"|(?<![{_L}/.\\])[a-z0-9_-]{{3,80}}\.[chr](?![{_L}/])"
     rf"|(?<![{_L}/.\\])\.(?:{_HIDDEN_FILES}|{_ENDING}|{_LONE_ENDINGS})(?![{_L}])"
-    rf"|(?<![{_L}-])--[A-Za-z][{_L}-]{{1,60}}(?:=[{_L}./:-]{{1,80}})?|(?<![{_L}-])-[A-Za-z](?![{_L}'’-])"
+    rf"|(?<![^\s(\[{{'`=|])--(?!(?:{_JOINING})\b(?!-))[A-Za-z][{_L}-]{{1,60}}(?:=[{_L}./:-]{{1,80}})?"
+    rf"|(?<![^\s(\[{{'`=|])-(?![AIOYE]\s+[a-z])[A-Za-z](?![{_L}'’-])"
     rf"|(?<![{_L}*])\*(?:\.\w{{1,8}}){{1,2}}(?![{_L}*])"
 )
 
@@ -205,10 +212,16 @@ def _merged(text: str, found: list[Span]) -> list[Span]:
             made[-1] = made[-1]._replace(end=span.end)
         else:
             made.append(span)
-    for i, span in enumerate(made):
+    made, parts = [], made
+    for span in parts:
         if span.kind in ("placeholder", "directive"):
-            start, end = whole_name(text, span.start, span.end, made[i - 1].end if i else 0)
-            made[i] = span = span._replace(start=start, end=end)
+            start, end = whole_name(text, span.start, span.end, made[-1].end if made else 0)
+            span = span._replace(start=start, end=end)
+        if made and span.start < made[-1].end and span.message is None:
+            made[-1] = made[-1]._replace(end=max(made[-1].end, span.end))
+        else:
+            made.append(span)
+    for i, span in enumerate(made):
         if (
             span.kind == "placeholder"
             and text[span.end : span.end + 1] == "."
