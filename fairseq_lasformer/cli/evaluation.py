@@ -99,6 +99,8 @@ def run_context(args: Context) -> None:
     hub = load_model(args.checkpoint, args.data, args.device)
     languages = hub.settings.source_lang, hub.settings.target_lang
     documents = read_corpus(*sides(args.prefix, *languages)).documents
+    if args.whole and hub.codec.resolutions == "sentences":
+        raise InputError("--whole: the model reads single sentences, and no documents")
     if args.split is not None:
         documents = fragments(documents)
     if args.split:

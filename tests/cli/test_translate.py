@@ -249,12 +249,12 @@ def test_what_a_limit_of_memory_raises_is_one_line(error, said, trained_folder, 
 def test_the_summary_quotes_what_to_look_at(trained_folder, tmp_path, capsys):
     """The model writes no numbers, and what it writes for ten lines is mostly nonsense."""
     text = tmp_path / "text.txt"
-    text.write_text("".join(f"w{i} costs {1000 + i} w2\n" for i in range(5)))
+    text.write_text("".join(f"w{i} costs {1000 + i} w2 w3\n" for i in range(5)))
     words = ["translate", str(trained_folder), str(text), "--beam", "1", "--lines", "-o"]
     assert main([*words, str(tmp_path / "out.txt"), "--report", str(tmp_path / "report.tsv")]) == 0
     said = capsys.readouterr().err
-    assert "5 lacking a number of the source (number 1: “w0 costs 1000 w2”; number 2: “w1 costs" in said
-    assert "number 3: “w2 costs 1002 w2”; 4, 5)" in said
+    assert "5 lacking a number of the source (number 1: “w0 costs 1000 w2 w3”; number 2: “w1 costs" in said
+    assert "number 3: “w2 costs 1002 w2 w3”; 4, 5)" in said
     names, row, _ = (line.split("\t") for line in (tmp_path / "report.tsv").read_text().splitlines())
     table = dict(zip(names, row))
     assert table["numbers"] == "5"
