@@ -26,11 +26,13 @@ def repeated(piece: str, before: str = "", after: str = "") -> Callable[[int], b
     return lambda size: (before + piece * (size // len(piece)) + after).encode()
 
 
-def packed(name: str, piece: str, before: str, after: str) -> Callable[[int], bytes]:
+def packed(name: str, piece: str, before: str, after: str, *others: str) -> Callable[[int], bytes]:
     def made(size: int) -> bytes:
         data = io.BytesIO()
         with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(name, before + piece * (size // len(piece)) + after)
+            for other in others:
+                archive.writestr(other, "<a/>")
         return data.getvalue()
 
     return made
@@ -59,7 +61,14 @@ _CUE = "1\n00:00:01,000 --> 00:00:02,000\n"
 _ENTRY = 'msgid ""\nmsgstr ""\n\nmsgid "a"\nmsgstr ""\n'
 
 SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
-    "text": {"prose": prose, "blank lines": repeated("\n"), "spaces": repeated(" ", "a", "b"), "braces": repeated("{")},
+    "text": {
+        "prose": prose,
+        "blank lines": repeated("\n"),
+        "spaces": repeated(" ", "a", "b"),
+        "braces": repeated("{"),
+        "columns": repeated("a   b\n"),
+        "options": repeated("--a -b `c` $D "),
+    },
     "wrapped": {"prose": prose, "blank lines": repeated("\n "), "one paragraph": repeated("a b\n")},
     "html": {
         "prose": prose,
@@ -100,6 +109,9 @@ SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
         "containers": repeated("::: a\n"),
         "alerts": repeated("> [!NOTE]\n> a\n\n"),
         "cells": repeated("| a \\| b | c |\n", "| a | b |\n|---|---|\n"),
+        "headings": repeated("[a](#b)\n\n# b\n\n"),
+        "expressions": repeated("{a.b} {x ? y : z} "),
+        "front matter": repeated("title: a b\n", "---\n", "---\n\na\n"),
         "references": repeated("[a] [b][] ", "", "\n\n[a]: c\n[b]: d\n"),
     },
     "docx": {
@@ -116,7 +128,12 @@ SHAPES: dict[str, dict[str, Callable[[int], bytes]]] = {
         "spans": packed("content.xml", "<text:span>a </text:span>", *_O),
         "breaks": packed("content.xml", "a<text:tab/>", *_O),
     },
+    "epub": {
+        "paragraphs": packed("a.xhtml", "<p>a <b>b</b><sup>1</sup></p>", "<html>", "</html>", "META-INF/container.xml"),
+        "contents": packed("a.ncx", "<text>a</text>", "<ncx>", "</ncx>", "META-INF/container.xml"),
+    },
     "subtitles": {
+        "repeated lines": repeated("1\n00:00:01,000 --> 00:00:01,100\na\nb\n\n"),
         "digits": repeated("1", "", "\n" + _CUE + "a\n"),
         "cues": repeated(_CUE + "a b\n\n"),
         "one cue": repeated("a b\n", _CUE),
