@@ -1,5 +1,6 @@
 """Composition of a block from the translations of its sentences."""
 
+import collections
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -15,7 +16,8 @@ from fairseq_lasformer.text.units import units
 
 _ANY = re.compile(rf"(?i)(?<![A-Za-z0-9_]){PLACEHOLDER}\d{{1,3}}")
 _GLUED = re.compile(r"(?<=[a-zß-ÿ]{3})\d+(?!\w)")
-_OTHER = re.compile(rf" ?(?<![A-Za-z0-9_])({PLACEHOLDER}\d{{1,3}})[a-zß-ÿ]{{0,4}}(?![A-Za-z0-9_])")
+_HOLDER = re.compile(rf" ?(?<![A-Za-z0-9_])({PLACEHOLDER}\d{{1,9}})[a-zß-ÿ]{{0,4}}(?![A-Za-z0-9_])")
+"""A placeholder in a translation, to which a model may have added an ending, with the space before it."""
 
 Align = Callable[[str, str], AlignedWords]
 
@@ -108,9 +110,10 @@ def _placed(
     missing = 0
     if sources is None or targets is None:
         # misplaced ones are removed, and all go where the words around them went
-        for name in names:
-            translation, n = re.subn(rf" ?{_word(name)}", "", translation)
-            missing += n != 1
+        there = collections.Counter(found[1] for found in _HOLDER.finditer(translation))
+        missing = sum(there[name] != 1 for name in names)
+        kept = {*names}
+        translation = _HOLDER.sub(lambda found: "" if found[1] in kept else found[0], translation)
         holders, sources, targets = [], [(0, len(sentence.text))], [(0, len(translation))]
     aligned = align(sentence.text, translation).weights
     found: list[str] = []
@@ -146,26 +149,23 @@ def _within(spans: Sequence[tuple[int, int]], place: tuple[int, int]) -> slice:
     return slice(inside[0], inside[-1] + 1) if inside else slice(0, 0)
 
 
-def _word(placeholder: str) -> str:
-    """Return the pattern of a placeholder, to which a model may have added an ending."""
-    return rf"(?<![A-Za-z0-9_]){placeholder}[a-zß-ÿ]{{0,4}}(?![A-Za-z0-9_])"
-
-
 def _without_others(sentence: str, names: Sequence[str], translation: str) -> str:
     """Return a translation without placeholders, and digits at the ends of words, that its source does not have."""
-    kept = {*names, *(name.upper() for name in _ANY.findall(sentence))}
-    translation = _OTHER.sub(lambda found: found[0] if found[1] in kept else "", translation)
-    said = re.sub(_word(f"(?:{'|'.join(filter(None, names))})"), "", sentence) if any(names) else sentence
+    own = {*names}
+    kept = own | {name.upper() for name in _ANY.findall(sentence)}
+    translation = _HOLDER.sub(lambda found: found[0] if found[1] in kept else "", translation)
+    said = _ANY.sub(lambda name: "" if name[0] in own else name[0], sentence)
     return translation if re.search(r"\d", said) else _GLUED.sub("", translation)
 
 
 def _split(text: str, placeholders: Sequence[str]) -> list[tuple[int, int]] | None:
     """Return the start and end of each text between placeholders; None unless each occurs once, in order."""
+    own = {*placeholders}
+    found = [one for one in _HOLDER.finditer(text) if one[1] in own]
+    if [one[1] for one in found] != list(placeholders):
+        return None
     edges = [0]
-    for placeholder in placeholders:
-        found = [m.span() for m in re.finditer(_word(placeholder), text)]
-        if len(found) != 1 or found[0][0] < edges[-1]:
-            return None
-        edges += found[0]
+    for one in found:
+        edges += [one.start(1), one.end()]
     edges.append(len(text))
     return list(zip(edges[::2], edges[1::2]))
