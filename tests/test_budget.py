@@ -27,7 +27,7 @@ LINES = {
     "evaluation": 1530,
     "executors": 490,
     "experiments": 1870,
-    "formats": 5520,
+    "formats": 5530,
     "jobs": 570,
     "nn": 5400,
     "ops": 5580,

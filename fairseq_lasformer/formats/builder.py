@@ -107,11 +107,11 @@ class BlockBuilder:
     def _closed(self, number: int, items: _Items, place: Place, write: Callable[[str], str]) -> list[_Kept]:
         """Make a block of its items; return what stands for them around it: its number, or the items themselves."""
         text = "".join([item.text if isinstance(item, _Text) else MARKUP for item in items])
-        found = spans(text)
         if (marker := _MARKER.match(text)) and isinstance(items[0], _Text) and not _MARKER.match(text, marker.end()):
             parts = _Cutter(items, write)
-            kept = [k for k in _kept(parts.cut(0, marker.end()), "") if isinstance(k, _Kept)]
+            kept = _kept(parts.cut(0, marker.end()), "")
             return [*kept, *self._closed(number, parts.cut(marker.end(), parts.length), place, write)]
+        found = spans(text)
         if cuts := [s for s in found if s.kind == "placeholder" and alternative(text[s.start : s.end])]:
             return self._alternatives(number, items, cuts, place, write)
         if found:
@@ -132,7 +132,7 @@ class BlockBuilder:
         position = 0
         for cut in (*cuts, Span(parts.length, parts.length, "")):
             made += self._closed(number, parts.cut(position, cut.start), place, write)
-            made += [k for k in _kept(parts.cut(cut.start, cut.end), "") if isinstance(k, _Kept)]
+            made += _kept(parts.cut(cut.start, cut.end), "")
             position, number = cut.end, len(self.blocks)
             self.blocks.append(None)
         return made
@@ -322,7 +322,7 @@ def _part(item: _Text, start: int, end: int, write: Callable[[str], str]) -> _Te
     return item._replace(text=text, raw=text if item.raw == item.text else write(text))
 
 
-def _kept(items: _Items, fill: str) -> _Items:
+def _kept(items: _Items, fill: str) -> list[_Kept]:
     """Return text and markup as markup, which is filled once."""
     pieces = [item.raw if isinstance(item, _Text) else item.piece for item in items]
     return [_Kept(piece, fill if not i else "") for i, piece in enumerate(pieces)]

@@ -73,8 +73,9 @@ def add(builder: BlockBuilder, text: str, languages: Languages = Languages()) ->
         if number < raised:
             builder.keep(piece.raw)
             continue
-        if piece.kind == "start" and piece.name in _RAISED and tree.translated and _of_a_number(pieces, number):
+        if piece.kind == "start" and piece.name in _RAISED and tree.translated:
             raised = _of_a_number(pieces, number)
+        if raised > number:
             builder.keep(piece.raw)
             continue
         if piece.kind == "text":

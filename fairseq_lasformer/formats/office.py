@@ -5,7 +5,7 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from fairseq_lasformer.base.errors import InputError
@@ -128,6 +128,12 @@ def read_archive(
     except (ValueError, zlib.error) as e:
         raise InputError(f"damaged ({e})") from e
     return Archive(data, tuple(read), tuple(map(parse, texts)), marked=marked, unread=tuple(unread))
+
+
+def labels_with_words(labels: Iterable[str], place: str) -> list[tuple[str, str]]:
+    """Return an entry of ``Parts.further`` for each label of lists that has a word."""
+    lettered = {label for label in labels if re.search(r"[^\W\d_]{2}", label)}
+    return [("list label", place)] * len(lettered)
 
 
 def one_prefix(text: str, namespace: str) -> str:

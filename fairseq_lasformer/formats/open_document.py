@@ -12,7 +12,7 @@ from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages, language
 from fairseq_lasformer.formats.markup import Piece, escape, xml_pieces
-from fairseq_lasformer.formats.office import Archive, Parts, one_prefix, prefix_of, read_archive
+from fairseq_lasformer.formats.office import Archive, Parts, labels_with_words, one_prefix, prefix_of, read_archive
 
 TEXT = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
 
@@ -50,7 +50,7 @@ def _labels(archive: zipfile.ZipFile) -> list[tuple[str, str]]:
     found = []
     for name in {"content.xml", "styles.xml"} & set(archive.namelist()):
         labels = re.findall(r'\bstyle:num-(?:prefix|suffix)="([^"]*)"', archive.read(name).decode("utf-8", "replace"))
-        found += [("list label", name)] * sum(re.search(r"[^\W\d_]{2}", label) is not None for label in set(labels))
+        found += labels_with_words(labels, name)
     return found
 
 

@@ -47,7 +47,7 @@ def read(text: str) -> Parsed:
         marker = _MARKER.match(line)
         start = marker.end() if marker and line[marker.end() :].strip() else 0
         builder.keep(line[:start])
-        columns = _columns(line, [text for text in lines[max(0, number - 2) : number + 3] if text is not line])
+        columns = _columns(line, [other for other in lines[max(0, number - 2) : number + 3] if other is not line])
         for cell_number, cell in enumerate(columns.split(line[start:])):
             if cell_number % 2:
                 builder.keep(cell)

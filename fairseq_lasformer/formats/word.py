@@ -16,7 +16,7 @@ from fairseq_lasformer.formats.block import BREAK, PLACEHOLDER, Parsed
 from fairseq_lasformer.formats.builder import BlockBuilder
 from fairseq_lasformer.formats.languages import Languages, language
 from fairseq_lasformer.formats.markup import Piece, escape, xml_pieces
-from fairseq_lasformer.formats.office import Archive, Parts, one_prefix, prefix_of, read_archive
+from fairseq_lasformer.formats.office import Archive, Parts, labels_with_words, one_prefix, prefix_of, read_archive
 from fairseq_lasformer.text.spans import has_letter
 
 WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
@@ -78,7 +78,7 @@ def _further(archive: zipfile.ZipFile, main: str) -> list[tuple[str, str]]:
     if lists in names:
         said = archive.read(lists).decode("utf-8", "replace")
         labels = re.findall(r'<\w{1,20}:lvlText\s[^<>]{0,200}?\bval="([^"<>]{0,400})"', said)
-        found += [("list label", lists)] * sum(len(re.findall(r"[^\W\d_]{2}", label)) > 0 for label in set(labels))
+        found += labels_with_words(labels, lists)
     return found
 
 
