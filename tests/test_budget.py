@@ -82,7 +82,7 @@ WORDS = {
     "docs/training.md": 3010,
     "docs/translate.md": 2550,
     "docs/upcycling.md": 1020,
-    "all": 39660,
+    "all": 39670,
 }
 """Words by page, and of all pages."""
 
