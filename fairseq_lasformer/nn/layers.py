@@ -30,6 +30,13 @@ LayerOutput = tuple[Tensor, tuple[AttentionOutput, ...], RouterStats | None]
 """x, the output of each of the layer's attentions, and in training the statistics of its mixture, if it has one."""
 
 
+BothLines = tuple[OwnLines | None, OwnLines | None]
+"""Each row's own line, in the translation and in the source; None if attentions do not read them."""
+
+BothRotations = tuple[Tensor | None, Tensor | None]
+"""Rotations of the lines of the translation and of the source, see ``rotary.rotations``; None for none."""
+
+
 class FullPass(NamedTuple):
     """Context that all layers of a full pass share."""
 
@@ -38,13 +45,20 @@ class FullPass(NamedTuple):
     memory_mask: AttentionMask = AttentionMask(None, False)  # attention mask of the cross-attention
     sampling: RowSampling = EVERY_QUERY  # which queries learned patterns learn from
     into: DecodingCache | None = None  # cache of a decoding that starts with these positions; None for none
+    rotations: BothRotations = (None, None)  # [B, N, 8, 2] of the text, [B, K, 8, 2] of the source
+
+    def own(self, y: Tensor) -> Pass:
+        """Return the input of a self-attention."""
+        rotation = self.rotations[0]
+        return Pass(y, y, self.mask, sampling=self.sampling, rotations=(rotation, rotation))
+
+    def source(self, y: Tensor) -> Pass:
+        """Return the input of a cross-attention."""
+        assert self.memory is not None
+        return Pass(y, self.memory, self.memory_mask, sampling=self.sampling, rotations=self.rotations)
 
     def run(self, layer: TransformerLayer, x: Tensor, selections: tuple[Selection | None, ...]) -> LayerOutput:
         return layer(x, self, selections)
-
-
-BothLines = tuple[OwnLines | None, OwnLines | None]
-"""Each row's own line, in the translation and in the source; None if attentions do not read them."""
 
 
 class DecodeContext(NamedTuple):
@@ -55,6 +69,7 @@ class DecodeContext(NamedTuple):
     self_index: KeyIndex  # index of the self-attention's keys
     source_index: KeyIndex  # index of the source's keys
     own: BothLines = (None, None)  # positions of each hypothesis's own line, [R]
+    rotations: BothRotations = (None, None)  # [R, 8, 2] of the hypotheses, [N, K, 8, 2] of the source
     # those of every layer's attentions that are computed together; empty for none
     products: Sequence[AttentionProducts] = ()
 
@@ -64,14 +79,15 @@ class DecodeContext(NamedTuple):
     def self_keys(self, layer: int, x: Tensor) -> LayerCache:
         """Return the cache of a layer's self-attention for inputs x [R, d]."""
         name, index = f"{layer}.self", self.self_index
-        newest = self.products[layer][0](x, self.cache, name) if self.products else {}
-        return LayerCache(self.cache, name, x, None, index, index, self.own[0], newest)
+        newest = self.products[layer][0](x, self.cache, name, self.rotations[0]) if self.products else {}
+        rotations = self.rotations[0], self.rotations[0]
+        return LayerCache(self.cache, name, x, None, index, index, self.own[0], rotations, newest)
 
     def source_keys(self, layer: int, x: Tensor) -> LayerCache:
         """Return the cache of a layer's cross-attention for inputs x [R, d]."""
         name, index = f"{layer}.source", (self.source_index, self.self_index)
-        newest = self.products[layer][1](x, self.cache, name) if self.products else {}
-        return LayerCache(self.cache, name, x, self.memory, *index, self.own[1], newest)
+        newest = self.products[layer][1](x, self.cache, name, self.rotations[0]) if self.products else {}
+        return LayerCache(self.cache, name, x, self.memory, *index, self.own[1], self.rotations, newest)
 
 
 class FeedForward(NamedTuple):
@@ -207,7 +223,7 @@ class EncoderLayer(TransformerLayer):
     def forward(self, x: Tensor, full: FullPass, selections: tuple[Selection | None, ...]) -> LayerOutput:
         """Map x [B, N, d] to x, and the output of the self-attention and of a mixture."""
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
-        attended = self.self_attn(Pass(y, y, full.mask, sampling=full.sampling), selections[0])
+        attended = self.self_attn(full.own(y), selections[0])
         x = self.after(self.self_attn_layer_norm, x, attended.out)
         x, stats = self.feed_forward(x, full.mask.key_padding)
         return x, (attended,), stats
@@ -246,13 +262,11 @@ class DecoderLayer(TransformerLayer):
         """Map x [B, N, d] to x, and the output of the self-attention, the cross-attention and a mixture."""
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
         if full.into is not None:
-            self.self_attn.remember(y, full.into, f"{self.index}.self")
-        attended = self.self_attn(Pass(y, y, full.mask, sampling=full.sampling), selections[0])
+            self.self_attn.remember(y, full.into, f"{self.index}.self", full.rotations[0])
+        attended = self.self_attn(full.own(y), selections[0])
         x = self.after(self.self_attn_layer_norm, x, attended.out)
         y = self.before(self.encoder_attn_layer_norm, x)
-        assert full.memory is not None
-        source = Pass(y, full.memory, full.memory_mask, sampling=full.sampling)
-        crossed = self.encoder_attn(source, selections[1])
+        crossed = self.encoder_attn(full.source(y), selections[1])
         x = self.after(self.encoder_attn_layer_norm, x, crossed.out)
         x, stats = self.feed_forward(x, full.mask.key_padding)
         return x, (attended, crossed), stats

@@ -53,6 +53,7 @@ class LineRanges(NamedTuple):
     # own_start, own_tokens: int64 [N], those of the line itself
     own_start: Tensor
     own_tokens: Tensor
+    line: Tensor  # int64 [N], its number among all lines
 
     def take(self, lines: Tensor) -> LineRanges:
         """Return those of some lines."""

@@ -65,6 +65,8 @@ class Pass(NamedTuple):
     # fastest form
     as_mask: bool = False
     sampling: RowSampling = EVERY_QUERY  # which queries a learned pattern learns from
+    # of the lines of queries and of keys, [B, Q or K, 8, 2], see `rotary.rotations`; None for none
+    rotations: tuple[Tensor | None, Tensor | None] = (None, None)
 
     @property
     def memory(self) -> Tensor | None:

@@ -91,7 +91,9 @@ def pattern(cfg: ModuleConfig, module: str, backend: str = "auto") -> Pattern:
     bounds = cfg.sparsity_min, cfg.sparsity_freeze_above
     rule = SparsityRule(cfg.sparsity_threshold, cfg.sparsity_step, *bounds, fixed=cfg.sparsity_fixed)
     options = PatternOptions(widths.query, widths.key, cfg.select_dim, rule, str(cfg.select_gradient), backend)
-    options = options._replace(live=str(cfg.select_input) == "live", same_text=module != "cross")
+    options = options._replace(
+        live=str(cfg.select_input) == "live", same_text=module != "cross", own_lines=cfg.own_lines
+    )
     if spec.partition(":")[0] not in PATTERNS:
         raise InputError(f"--select-pattern {spec}: expected one of {usage()}")
     try:

@@ -19,7 +19,7 @@ from fairseq_lasformer.nn.decoding.fixed_cache import BufferPool, FixedCache, Si
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported
 from fairseq_lasformer.nn.decoding.packed_stack import PackedDecoder, PackedStack
 from fairseq_lasformer.nn.decoding.step_products import Products, step_products
-from fairseq_lasformer.nn.layers import BothLines, DecodeContext, FullPass
+from fairseq_lasformer.nn.layers import BothLines, BothRotations, DecodeContext, FullPass
 from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns.learned import learned
@@ -231,13 +231,14 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         source_ends = None if ends is None else encoder_out["ends"][0]
         padding, source_padding = map(some_padding, (prev_output_tokens.eq(self.padding_idx), memory_padding))
         lines = self._lines(ends)
-        own = self._own_lines(lines, padding, encoder_out, source_padding)
+        own, rotations = self._own_lines(lines, padding, encoder_out, source_padding)
         full = FullPass(
             AttentionMask(padding, not full_context_alignment, ends, own[0]),
             encoder_out["encoder_out"][0].transpose(0, 1),
             AttentionMask(source_padding, False, source_ends, own[1]),
             sampling(self.cfg, update, prev_output_tokens.device),
             into,
+            rotations,
         )
         out = self.layers(
             self._embed(prev_output_tokens, position_offset, lines),
@@ -309,9 +310,9 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         assert self.packed is not None
         memory, padding = encoder_out["encoder_out"][0].transpose(0, 1), encoder_out["encoder_padding_mask"][0]
         lines = self._begin(cache, tokens, encoder_out)
-        own = self._own_lines(lines, None, encoder_out, some_padding(padding))
+        own, rotations = self._own_lines(lines, None, encoder_out, some_padding(padding))
         x = self._embed(tokens, lines=lines)
-        x = self.packed.stack.read(x, cache, memory, cache.index_source(padding), own)
+        x = self.packed.stack.read(x, cache, memory, cache.index_source(padding), own, rotations)
         return x if self.layer_norm is None else self.layer_norm(x)
 
     def _lines(self, ends: Tensor | None) -> TargetLines | None:
@@ -320,11 +321,12 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
 
     def _own_lines(
         self, lines: TargetLines | None, padding: Tensor | None, encoder_out: EncoderOut, source_padding: Tensor | None
-    ) -> BothLines:
-        """Return the own lines of inputs, in the translation and in the source, if attentions read them."""
+    ) -> tuple[BothLines, BothRotations]:
+        """Return the own lines of inputs, in the translation and in the source, and the rotations of all lines."""
         if lines is None:
-            return None, None
-        return lines.own(padding), SourceLines.of(encoder_out["ends"][0], source_padding).own(lines.line)
+            return (None, None), (None, None)
+        source = SourceLines.of(encoder_out["ends"][0], source_padding)
+        return (lines.own(padding), source.own(lines.line)), (self.rotations(lines.line), self.rotations(source.line))
 
     def _begin(self, cache: DecodingCache, tokens: Tensor, encoder_out: EncoderOut) -> TargetLines | None:
         """Start a cache with tokens [N, P]; return their lines, see :meth:`_lines`."""
@@ -362,6 +364,11 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         context = DecodeContext(cache, memory, cache.advance(), source_index, products=products)
         if self.cfg.own_lines:
             context = context._replace(own=cache.own_lines(encoder_out["ends"][0], padding))
+        if self.tells_lines:
+            of_rows = cache.rotation(self.line_frequency)
+            lines = functools.partial(_line_numbers, encoder_out)
+            of_source = cache.source_rotation(lines, self.line_frequency, memory)
+            context = context._replace(rotations=(of_rows, of_source))
         if ends is not None and self.line_ends.by_patterns:
             cache.mark(ends, encoder_out["ends"][0], memory)
         if isinstance(cache, FixedCache):
@@ -392,3 +399,10 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """Reorder the hypotheses without moving keys or values; see :class:`DecodingCache`."""
         if STATE in incremental_state:
             incremental_state[STATE].reorder(new_order)
+
+
+def _line_numbers(encoder_out: EncoderOut) -> Tensor:
+    """Return the number of each source token's line in its document, int64 [N, K]."""
+    if "lines" in encoder_out:
+        return encoder_out["lines"]
+    return SourceLines.of(encoder_out["ends"][0], encoder_out["encoder_padding_mask"][0]).line

@@ -105,11 +105,11 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         x, words = self.embed(src_tokens, token_embeddings, position_offset, lines)
         if padding is not None:
             x = x.masked_fill(padding[..., None], 0.0)
-        own = None if lines is None else lines.own(lines.line)
+        own, rotation = (None, None) if lines is None else (lines.own(lines.line), self.rotations(lines.line))
         mask = AttentionMask(padding, False, ends if self.line_ends.read else None, own)
         out = self.layers(
             x,
-            FullPass(mask, sampling=sampling(self.cfg, update, src_tokens.device)),
+            FullPass(mask, sampling=sampling(self.cfg, update, src_tokens.device), rotations=(rotation, None)),
             supervision(self.cfg) if self.training else None,
             recompute=self.training and self.cfg.checkpoint_activations,
             keep_states=return_all_hiddens,
@@ -131,19 +131,23 @@ class LasformerEncoder(Frontend, FairseqEncoder):
     def joined(self, outputs: Sequence[EncoderOut]) -> EncoderOut:
         """Return the output of several batches of documents as that of one text, without padding.
 
-        Searches of lines add ``ranges``, what each line reads of it, and share its ``source_keys``.
+        Searches of lines add ``ranges``, what each line reads of it, and share its ``source_keys``. ``lines`` are the
+        numbers of the tokens' lines in their documents: rounding must not depend on the other documents.
         """
         found: dict[str, list[Tensor]] = {}
         for out in outputs:
             words = ~out["encoder_padding_mask"][0]
-            for name, t in (("encoder_out", out["encoder_out"][0].transpose(0, 1)), ("ends", out["ends"][0])):
+            lines = SourceLines.of(out["ends"][0], ~words).line
+            joined = {"encoder_out": out["encoder_out"][0].transpose(0, 1), "ends": out["ends"][0], "lines": lines}
+            for name, t in joined.items():
                 found.setdefault(name, []).append(t[words])
-        memory, ends = (torch.cat(found[name])[None] for name in ("encoder_out", "ends"))
+        memory, ends, lines = (torch.cat(found[name])[None] for name in ("encoder_out", "ends", "lines"))
         none = torch.zeros_like(ends)
         return {
             "encoder_out": [memory.transpose(0, 1)],
             "encoder_padding_mask": [none],
             "ends": [ends],
+            "lines": lines,
             "source_keys": {},
         }
 

@@ -13,6 +13,7 @@ from fairseq_lasformer.nn.decoding.packed_modules import Unsupported, fixed
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.others.line_ends import LineEnds
+from fairseq_lasformer.nn.rotary import PAIRS, frequencies, rotations
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.positions import ReproduciblePositions, VaswaniPositions
@@ -28,6 +29,7 @@ class Frontend(nn.Module):
 
     layer_norm: nn.Module | None
     line_ends: LineEnds
+    line_frequency: Tensor
     layers: LayerStack
 
     def _add_embeddings(
@@ -65,6 +67,21 @@ class Frontend(nn.Module):
         """Record the words that end a line, once the layers are built: a separator, and the end of sentence."""
         words = (eos,) if separator is None else (eos, separator)
         self.line_ends = LineEnds(words, (pattern for _, pattern in self.layers.patterns()), bool(self.cfg.own_lines))
+        self.tells_lines = bool(self.cfg.own_lines)  # whether attentions are told how many lines a key is away
+        if self.tells_lines:
+            self.register_buffer("line_frequency", frequencies())
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        name = prefix + "line_frequency"
+        if self.cfg.own_lines:
+            if name not in state_dict:  # of an earlier version, which rotated nothing
+                state_dict[name] = torch.zeros(PAIRS)
+            self.tells_lines = bool(state_dict[name].any())
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def rotations(self, line: Tensor) -> Tensor | None:
+        """Return the rotations of tokens by the numbers of their lines, [...] -> [..., 8, 2]; None for none."""
+        return rotations(line, self.line_frequency) if self.tells_lines else None
 
     def check_kernels(self, retain_dropout: bool) -> None:
         """Raise :class:`Unsupported` if generation keeps dropout or is not on a CPU with the kernels."""

@@ -127,11 +127,13 @@ class LineSearch:
             return torch.tensor(values, device=device)
 
         offsets = [self.offsets[i] for i in documents]
+        starts = column([offset + line.first for offset, line in zip(offsets, lines)])
         ranges = LineRanges(
             column(offsets),
             column([len(self.sources[i]) for i in documents]),
-            column([offset + line.first for offset, line in zip(offsets, lines)]),
+            starts,
             column([line.n_tokens for line in lines]),
+            self.outputs[0]["lines"][0, starts],
         )
         encoded: Any = [out | {"ranges": ranges} for out in self.outputs]
         encoded = encoded if joint is None else Encoded(encoded, torch.arange(len(lines), device=device))

@@ -8,6 +8,8 @@ from helpers import steps
 
 from fairseq_lasformer.nn.attentions.selected import LINE_BIAS_UNIT
 from fairseq_lasformer.nn.lines import SourceLines, TargetLines
+from fairseq_lasformer.nn.options import Pass
+from fairseq_lasformer.ops import AttentionMask, OwnLines
 
 EOS, PAD, SEP = 2, 1, 9
 SOURCE = torch.tensor(
@@ -17,6 +19,14 @@ SOURCE = torch.tensor(
     ]
 )
 TARGET = torch.tensor([[EOS, 31, 32, SEP, SEP, 33, 34, 35], [EOS, SEP, 41, 42, 43, SEP, 44, PAD]])
+
+
+WIDE = {
+    f"{side}_{name}": size
+    for side in ("encoder", "decoder")
+    for name, size in {"embed_dim": 128, "attention_heads": 2}.items()
+} | {"select_dim": 64}
+"""Heads and selectors that have all pairs of rotated dimensions."""
 
 
 @pytest.fixture
@@ -100,11 +110,13 @@ def test_with_a_low_bias_every_line_is_translated_as_if_alone(by_lines, modules,
 @pytest.mark.parametrize("modules", ["none", "encoder,decoder,cross"])
 @pytest.mark.parametrize("n_beams", [1, 3])
 @pytest.mark.parametrize("packed", [False, True])
-def test_steps_are_a_full_pass(by_lines, modules, n_beams, packed):
-    model = by_lines(0.5, select_modules=modules)
+@pytest.mark.parametrize("sizes", [{}, WIDE], ids=["small", "wide"])
+def test_steps_are_a_full_pass(by_lines, modules, n_beams, packed, sizes):
+    options = {"select_modules": modules, "kappa": 0.4} | sizes
+    model = by_lines(0.5, **options)
     with torch.no_grad():
         full = model.decoder(TARGET, encoder_out=model.encoder(SOURCE, None))[0]
-        model = by_lines(0.5, packed, select_modules=modules)
+        model = by_lines(0.5, packed, **options)
         found = steps(model, SOURCE, TARGET, n_beams)
     full, words = (t.repeat_interleave(n_beams, 0) for t in (full, TARGET.ne(PAD)))
     torch.testing.assert_close(found[words], full[words], rtol=1e-4, atol=1e-4)
@@ -159,6 +171,47 @@ def test_patterns_of_positions_keep_own_lines_besides(by_lines, pattern, packed)
         found = steps(by_lines(0.5, packed, select_pattern=pattern), SOURCE, TARGET, 2)
     full, words = (t.repeat_interleave(2, 0) for t in (full, TARGET.ne(PAD)))
     torch.testing.assert_close(found[words], full[words], rtol=1e-4, atol=1e-4)
+
+
+def test_a_near_line_is_told_from_a_far_one_and_earlier_models_do_not_tell(by_lines):
+    model = by_lines(2.0, **WIDE)
+    line, other = [31, 32, SEP], [33, 34, SEP]
+    near, far = (
+        torch.tensor([[*line, *other, *([35, SEP] * 3), 36, EOS]]),
+        torch.tensor([[*other, *line, *([35, SEP] * 3), 36, EOS]]),
+    )
+    with torch.no_grad():
+        outs = [model.encoder(source, None)["encoder_out"][0][-1, 0] for source in (near, far)]
+        assert (outs[0] - outs[1]).abs().max() > 1e-3
+        weights = {name: value for name, value in model.state_dict().items() if not name.endswith("line_frequency")}
+        model.load_state_dict(weights)
+        outs = [model.encoder(source, None)["encoder_out"][0][-1, 0] for source in (near, far)]
+        torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-4)
+        assert not model.encoder.tells_lines and not model.decoder.line_frequency.any()
+
+
+def test_selectors_of_earlier_models_have_no_biases(by_lines):
+    model = by_lines(0.5, select_modules="encoder,decoder,cross", **WIDE)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    biases = [name for name in weights if ".selector." in name and name.endswith(".bias")]
+    assert len(biases) == 2 * len(list(model.selectors())) and all(weights.pop(name).any() for name in biases)
+    model.load_state_dict(weights)
+    assert not any(model.state_dict()[name].any() for name in biases)
+
+
+def test_more_lines_before_change_nothing_but_what_is_read_of_them(by_lines):
+    """Distances count, not numbers: with nothing read of the first lines, the others are as without them."""
+    model = by_lines(2.0, **WIDE)
+    with torch.no_grad():
+        model.decoder.embed_tokens.weight[PAD] = 0
+        rotations = [model.encoder.rotations(torch.arange(4) + shift) for shift in (0, 40)]
+        layer = model.encoder.layers[0].self_attn
+        x = torch.randn(1, 4, 128)
+        mask = AttentionMask(None, False, own=OwnLines(torch.arange(4)[None], torch.ones(1, 4, dtype=torch.long)))
+        selection = layer.selector(Pass(x, x, mask)) if layer.selector is not None else None
+        outs = [layer(Pass(x, x, mask, rotations=(r[None], r[None])), selection).out for r in rotations]
+        torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(outs[0], layer(Pass(x, x, mask), selection).out, atol=1e-3)
 
 
 def test_the_bias_learns_from_the_start(by_lines):

@@ -133,12 +133,13 @@ class Attention(nn.Module):
         """Return whether :meth:`remember` is possible."""
         return False
 
-    def remember(self, x: Tensor, cache: DecodingCache, name: str) -> None:
+    def remember(self, x: Tensor, cache: DecodingCache, name: str, rotation: Tensor | None = None) -> None:
         """Write the information that steps need about earlier positions into a cache.
 
         Args:
             x: [N, P, d], the inputs of all earlier positions.
             name: prefix of this attention's entries.
+            rotation: of the lines of these positions, [N, P, 8, 2], see ``rotary.rotations``.
         """
         raise NotImplementedError
 

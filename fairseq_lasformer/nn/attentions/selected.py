@@ -12,6 +12,7 @@ from fairseq_lasformer.nn.decoding.cache import DecodingCache
 from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import Pattern
+from fairseq_lasformer.nn.rotary import rotate, rotate_heads, start_near
 from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import KeptKeys, OwnShift
 
@@ -25,7 +26,8 @@ class SelectedAttention(ProjectedAttention):
     """Multi-head attention that reads only the keys kept by its group's pattern (eq 3 of arXiv 2309.14174).
 
     With ``--own-lines``, a query reads its own line besides, in the same softmax, in which a learned number per head
-    weighs what was selected elsewhere: see ``ops.reference.line_bias``.
+    weighs what was selected elsewhere (``ops.reference.line_bias``); queries and keys are rotated by the numbers of
+    their lines (``nn.rotary``).
 
     Args:
         options: widths, heads and dropout.
@@ -42,6 +44,8 @@ class SelectedAttention(ProjectedAttention):
         self.own_lines = options.own_lines
         start = torch.full((self.num_heads,), LINE_BIAS_START / LINE_BIAS_UNIT)
         self.line_bias = nn.Parameter(start) if self.own_lines else None
+        if self.own_lines:
+            start_near(self.q_proj, self.k_proj, self.num_heads)
 
     def forward(self, full: Pass, selection: Selection | None = None) -> AttentionOutput:
         x, dropout_p = full.query, self.dropout_module.active_p
@@ -49,7 +53,9 @@ class SelectedAttention(ProjectedAttention):
             selection = self.selector(full._replace(as_mask=dropout_p > 0))
         if selection is None:
             raise ValueError("an attention without a pattern needs its group's selection")
-        q, k, v = (self._as(x, heads, selection.contiguous) for heads in self.projected(x, full.memory))
+        q, k, v = self.projected(x, full.memory)
+        q, k = (rotate(t, None if r is None else r[:, None]) for t, r in zip((q, k), full.rotations))
+        q, k, v = (self._as(x, heads, selection.contiguous) for heads in (q, k, v))
         bias = self.bias
         out = self.joined(selection.attend(q, k, v, dropout_p, self.backend, bias))
         return AttentionOutput(out, selection, q, k, bias) if selection.explicit else AttentionOutput(out, selection)
@@ -67,8 +73,10 @@ class SelectedAttention(ProjectedAttention):
         return heads.to(x.dtype, memory_format=torch.contiguous_format).contiguous()
 
     def step(self, x: Tensor, keys: LayerCache, kept: KeptKeys | None = None) -> AttentionOutput:
-        q = keys.newest_of("query", self.q_proj)
-        k, v = keys.project("key", self.k_proj), keys.project("value", self.v_proj)
+        of_query, of_key = keys.rotations
+        q = keys.newest_of("query", lambda x: rotate_heads(self.q_proj(x), self.num_heads, of_query))
+        k = keys.project("key", lambda x: rotate_heads(self.k_proj(x), self.num_heads, of_key))
+        v = keys.project("value", self.v_proj)
         if self.selector is not None:
             kept = self.selector.step_keys(x, keys)
         dropout_p, shift, bias = self.dropout_module.active_p, None, self.bias
@@ -87,8 +95,8 @@ class SelectedAttention(ProjectedAttention):
     def remembers(self) -> bool:
         return self.selector is None or self.selector.packable
 
-    def remember(self, x: Tensor, cache: DecodingCache, name: str) -> None:
-        for what, projection in (("key", self.k_proj), ("value", self.v_proj)):
-            cache.fill(f"{name}.{what}", projection(x))
+    def remember(self, x: Tensor, cache: DecodingCache, name: str, rotation: Tensor | None = None) -> None:
+        cache.fill(f"{name}.key", rotate_heads(self.k_proj(x), self.num_heads, rotation))
+        cache.fill(f"{name}.value", self.v_proj(x))
         if self.selector is not None and self.selector.scorers():
-            cache.fill(f"{name}.selector_key", self.selector.scorers()[1](x))
+            cache.fill(f"{name}.selector_key", rotate(self.selector.scorers()[1](x), rotation))

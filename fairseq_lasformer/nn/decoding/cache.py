@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.nn.lines import LineRanges, SourceLines, tokens_of_lines
+from fairseq_lasformer.nn.rotary import rotations
 from fairseq_lasformer.ops import KeyIndex, OwnLines, append
 
 IncrementalState = dict[str, Any]
@@ -216,6 +217,19 @@ class DecodingCache:
         of_source = tokens_of_lines(first, n_tokens, line.view(first.size(0), -1))
         return OwnLines(self.length - 1 - place, place + 1), of_source.flattened()
 
+    def newest_lines(self) -> Tensor:
+        """Return the number of each hypothesis's newest line, int64 [R]."""
+        return self.states[LINES][:, 0]
+
+    def rotation(self, frequency: Tensor) -> Tensor:
+        """Return the rotations of the newest lines, [R, 8, 2], see ``rotary.rotations``."""
+        return rotations(self.newest_lines(), frequency)
+
+    def source_rotation(self, line: Callable[[], Tensor], frequency: Tensor, memory: Tensor) -> Tensor:
+        """Return those of the source's lines, [N, K, 8, 2], whose numbers are computed on the first step."""
+        found = self.once("rotation", lambda _: rotations(line(), frequency).flatten(2), memory)
+        return found.unflatten(2, (-1, 2))
+
     def begin_lines(self, line: Tensor, place: Tensor) -> None:
         """Write the line and the place, int64 [N], of the last of the positions that :meth:`begin_with` starts with."""
         self.states[LINES] = torch.stack([line, place], 1).repeat_interleave(self.beam, 0)
@@ -333,6 +347,9 @@ class LineCache(DecodingCache):
         of_rows = (t.repeat_interleave(self.beam) for t in (self.ranges.own_start, self.ranges.own_tokens))
         length = self.ranges.start.new_full((self.n_items * self.beam,), self.length)
         return OwnLines(torch.zeros_like(length), length), OwnLines(*of_rows)
+
+    def newest_lines(self) -> Tensor:
+        return self.ranges.line.repeat_interleave(self.beam)
 
     def _keep_sources(self, keep: Tensor) -> None:
         self.ranges = self.ranges.take(keep)

@@ -20,6 +20,7 @@ from torch import Tensor
 from fairseq_lasformer.base.cannot import refuse
 from fairseq_lasformer.nn.decoding.cache import LINES, DecodingCache, regroup
 from fairseq_lasformer.nn.decoding.cuda_graph import CudaGraphStep
+from fairseq_lasformer.nn.rotary import PAIRS
 from fairseq_lasformer.ops import KeyIndex, OwnLines
 
 FIRST_POSITIONS = 512
@@ -56,6 +57,7 @@ class GraphBuffers:
         table, newest, start, count, generated, source: see :class:`DecodingCache`.
         source_index: index of the source's keys.
         own: own lines of all rows, in the translation and in the source.
+        rotation: rotations of the newest lines of all rows.
     """
 
     def __init__(self, size: Size) -> None:
@@ -68,6 +70,7 @@ class GraphBuffers:
         self.source_index = KeyIndex(None, first, n_keys, size.source)
         ranges = torch.zeros(4, size.n_items * size.beam, **numbers)
         self.own = OwnLines(ranges[0], ranges[1]), OwnLines(ranges[2], ranges[3])
+        self.rotation = torch.zeros(size.n_items * size.beam, PAIRS, 2, device=size.device)
         self.generated: dict[str, Tensor] = {}
         self.source: dict[str, Tensor] = {}
         self.step = CudaGraphStep()
@@ -204,6 +207,11 @@ class FixedCache(DecodingCache):
             for to, numbers in zip(ours, its):
                 to[: numbers.numel()] = numbers
         return self.buffers.own
+
+    def rotation(self, frequency: Tensor) -> Tensor:
+        found = super().rotation(frequency)
+        self.buffers.rotation[: found.size(0)] = found
+        return self.buffers.rotation
 
     def state(self, name: str, like: Tensor, *shape: int) -> Tensor:
         if name == LINES:  # not read by the captured step, see own_lines

@@ -23,6 +23,8 @@ class LayerCache(NamedTuple):
     key_index: KeyIndex
     generated: KeyIndex  # slots of the translation's keys so far
     own: OwnLines | None = None  # positions of each hypothesis's own line, [R], for attentions that read it
+    # of the lines of the newest queries, [R, 8, 2], and of the keys that are projected: the same, or [N, K, 8, 2]
+    rotations: tuple[Tensor | None, Tensor | None] = (None, None)
     # what is known of the newest inputs already, see `StepProducts`
     newest: Mapping[str, Tensor] = MappingProxyType({})
 

@@ -4,6 +4,7 @@ Definition: :meth:`LayerStack.step`. The selectors stay in float32, because an e
 kept instead of perturbing a value.
 """
 
+import functools
 from typing import NamedTuple, cast
 
 import torch
@@ -14,7 +15,8 @@ from fairseq_lasformer.nn.attentions import SelectedAttention
 from fairseq_lasformer.nn.decoding.cache import DecodingCache
 from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 from fairseq_lasformer.nn.decoding.packed_modules import check_layer, joined
-from fairseq_lasformer.nn.layers import BothLines, DecodeContext, DecoderLayer
+from fairseq_lasformer.nn.layers import BothLines, BothRotations, DecodeContext, DecoderLayer
+from fairseq_lasformer.nn.rotary import rotate_heads
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.ops import KeyIndex, PackedLinear, decode_step
 
@@ -91,7 +93,13 @@ class PackedStack:
         return self._run(x, context, context.cache.newest)
 
     def read(
-        self, x: Tensor, cache: DecodingCache, memory: Tensor, source: KeyIndex, own: BothLines = (None, None)
+        self,
+        x: Tensor,
+        cache: DecodingCache,
+        memory: Tensor,
+        source: KeyIndex,
+        own: BothLines = (None, None),
+        rotations: BothRotations = (None, None),
     ) -> Tensor:
         """Read the common first positions of an item's hypotheses as if they were that many hypotheses of one step.
 
@@ -103,6 +111,7 @@ class PackedStack:
             memory: the encoder's output [N, K, d].
             source: index of the source's keys.
             own: the lines of the positions, [N, P], in the translation and in the source.
+            rotations: of the lines of the positions, [N, P, 8, 2], and of the source, [N, K, 8, 2].
 
         Returns:
             [N, P, d].
@@ -112,7 +121,9 @@ class PackedStack:
         seen = (places + 1).repeat(n)
         index = KeyIndex(places.int().expand(n * p, p), torch.zeros_like(seen), seen, p)
         rows, own = x.reshape(n * p, dim), (own[0] and own[0].flattened(), own[1] and own[1].flattened())
-        return self._run(rows, DecodeContext(cache, memory, index, source, own), places).view(x.shape)
+        of_rows = None if rotations[0] is None else rotations[0].flatten(0, 1)
+        context = DecodeContext(cache, memory, index, source, own, (of_rows, rotations[1]))
+        return self._run(rows, context, places).view(x.shape)
 
     def _run(self, x: Tensor, context: DecodeContext, newest: Tensor) -> Tensor:
         """Run the layers on rows [R, d]; those of an item are written to its slots ``newest`` [R / N]."""
@@ -127,6 +138,7 @@ class PackedStack:
         return decode_step(
             *(x, self.norms, self.linears, stores, given or self.none_given),
             *(self.biases, [tensor for lines in context.own if lines is not None for tensor in lines]),
+            None if context.rotations[0] is None else context.rotations[0].contiguous(),
             *(index.table, newest, index.start, index.n_keys, source.start, source.n_keys),
             *(kappas, self.outputs, self.heads, index.end, self.pre_norm, self.activation, self.eps),
         )
@@ -147,7 +159,8 @@ class PackedStack:
                 stores.append(self.nothing)
             stores += [numbers for numbers, _ in kept[1]]
             scorers = _scorers(crossed)
-            stores.append(source_keys.project("selector_key", layer.source_scorer) if scorers else self.nothing)
+            of_source = functools.partial(_rotated, layer.source_scorer, 1, context.rotations[1])
+            stores.append(source_keys.project("selector_key", of_source) if scorers else self.nothing)
             stores += [scales for pairs in kept for _, scales in pairs]
             for attention, its_keys in ((own, keys), (crossed, source_keys)):
                 scored = attention.selector if _scorers(attention) else None
@@ -169,7 +182,8 @@ class PackedStack:
     def _kept(self, keys: LayerCache, attention: SelectedAttention, layer: _Layer) -> list[tuple[Tensor, Tensor]]:
         """Return the keys and values of an attention, each with the scales of its heads if in 8 bits."""
         found: list[tuple[Tensor, Tensor]] = []
-        for what, projection in (("key", layer.source_key), ("value", layer.source_value)):
+        key = functools.partial(_rotated, layer.source_key, attention.num_heads, keys.rotations[1])
+        for what, projection in (("key", key), ("value", layer.source_value)):
             if self.int8_cache and keys.memory is None:
                 found.append(keys.room(what, attention.embed_dim, attention.num_heads))
             elif self.int8_cache:
@@ -179,6 +193,11 @@ class PackedStack:
             else:
                 found.append((keys.project(what, projection), self.nothing))
         return found
+
+
+def _rotated(projection: PackedLinear, n_heads: int, rotation: Tensor | None, x: Tensor) -> Tensor:
+    """Project keys of the source, and rotate them."""
+    return rotate_heads(projection(x), n_heads, rotation)
 
 
 def _scorers(attention: SelectedAttention) -> list[nn.Linear]:

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.nn.attentions import Attention
 from fairseq_lasformer.nn.decoding.cache import DecodingCache
+from fairseq_lasformer.nn.rotary import rotate_heads
 from fairseq_lasformer.nn.stack import LayerStack
 
 CACHED = ("key", "value", "selector_key")
+ROTATED = {"query", "key", "selector_query", "selector_key"}
 
 
 class _Joined(NamedTuple):
@@ -29,13 +31,15 @@ class StepProducts(NamedTuple):
     """Products of the newest inputs of one attention."""
 
     joined: tuple[_Joined, ...]  # the products, without those that join nothing
+    n_heads: int
     backend: str  # writes keys and values into the cache, one of `ops.BACKENDS`
 
-    def __call__(self, x: Tensor, cache: DecodingCache, name: str) -> dict[str, Tensor]:
+    def __call__(self, x: Tensor, cache: DecodingCache, name: str, rotation: Tensor | None = None) -> dict[str, Tensor]:
         """Compute the products of x [R, d], and write keys and values into the cache.
 
         Args:
             name: prefix of the attention's entries.
+            rotation: of the lines of the rows, [R, 8, 2], see ``rotary.rotations``.
 
         Returns:
             queries, keys and values by name, [R, W]; those that were written, by slot: [N, C, W].
@@ -43,6 +47,8 @@ class StepProducts(NamedTuple):
         found: dict[str, Tensor] = {}
         for layer, widths in self.joined:
             found.update(zip(widths, layer(x).split([*widths.values()], 1)))
+        for what in ROTATED & found.keys():
+            found[what] = rotate_heads(found[what], 1 if what.startswith("selector") else self.n_heads, rotation)
         written = [what for what in CACHED if what in found]
         if written:
             stores = cache.append_together({f"{name}.{what}": found[what] for what in written}, self.backend)
@@ -68,7 +74,7 @@ def _of(attention: Attention, of_itself: bool) -> StepProducts:
     joined = []
     if len(plain) > 1:
         joined.append(_Joined(_linear([*plain.values()]), {name: m.out_features for name, m in plain.items()}))
-    return StepProducts(tuple(joined), attention.backend)
+    return StepProducts(tuple(joined), getattr(attention, "num_heads", 1), attention.backend)
 
 
 def _linear(layers: list[nn.Linear]) -> nn.Linear:

@@ -38,6 +38,7 @@ class PatternOptions(NamedTuple):
     backend: str = "auto"  # backend for inference, one of `ops.BACKENDS`
     live: bool = True  # whether a learned selector also trains the layers whose states it reads
     same_text: bool = True  # whether queries and keys are of the same text: self-attention
+    own_lines: bool = False  # whether queries read their own lines besides, and are told how far away others are
 
 
 class PatternCost(NamedTuple):

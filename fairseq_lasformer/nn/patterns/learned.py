@@ -13,6 +13,7 @@ from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn.forms import select
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
+from fairseq_lasformer.nn.rotary import rotate, start_near
 from fairseq_lasformer.nn.selection import Kappa, Selection, Teaching
 from fairseq_lasformer.nn.sparsity import SparsityRule
 from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, Choice, KeptKeys, PassShape
@@ -35,6 +36,7 @@ class Selector(Pattern):
         backend: backend for inference (``--attention-backend``).
         live: whether gradients reach the states that are projected (``--select-input``).
         same_text: whether queries and keys are of the same text: self-attention.
+        own_lines: whether it selects lines near to the query's at the start, see ``nn.rotary``.
     """
 
     name = "learned"
@@ -54,12 +56,17 @@ class Selector(Pattern):
         backend: str = "auto",
         live: bool = True,
         same_text: bool = True,
+        own_lines: bool = False,
     ) -> None:
         super().__init__()
-        self.q_proj = nn.Linear(query_dim, select_dim, bias=False)
-        self.k_proj = nn.Linear(key_dim, select_dim, bias=False)
-        nn.init.xavier_uniform_(self.q_proj.weight)
-        nn.init.xavier_uniform_(self.k_proj.weight)
+        self.q_proj = nn.Linear(query_dim, select_dim, bias=own_lines)
+        self.k_proj = nn.Linear(key_dim, select_dim, bias=own_lines)
+        for projection in (self.q_proj, self.k_proj):
+            nn.init.xavier_uniform_(projection.weight)
+            if own_lines:
+                nn.init.zeros_(projection.bias)
+        if own_lines:
+            start_near(self.q_proj, self.k_proj, 1)
         self.rule = rule
         self.gradient = gradient
         self.backend, self.live, self.same_text = backend, live, same_text
@@ -73,10 +80,11 @@ class Selector(Pattern):
         return cls(*options)
 
     def forward(self, full: Pass) -> Selection:
-        query, key, mask, as_mask, sampling = full
+        query, key, mask, as_mask, sampling, rotations = full
         if not self.live:
             query, key = query.detach(), key.detach()
-        q, k, share = self.q_proj(query), self.k_proj(key), self.millionths / KAPPA_ONE
+        q, k = rotate(self.q_proj(query), rotations[0]), rotate(self.k_proj(key), rotations[1])
+        share = self.millionths / KAPPA_ONE
         teaching = Teaching(q, k, self.gradient, sampling.sample(q.size(0), q.size(1), share))
         teaches = torch.is_grad_enabled() or as_mask
         shape = PassShape(q, q.size(1), k.size(1), share, mask, self.backend, teaches, as_mask, bool(sampling.rows))
@@ -88,9 +96,10 @@ class Selector(Pattern):
         return select(choice, mask, teaching, kappa)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
-        selector_keys = keys.project("selector_key", self.k_proj)
+        of_query, of_key = keys.rotations
+        selector_keys = keys.project("selector_key", lambda x: rotate(self.k_proj(x), of_key))
         kappa = keys.constant("kappa", self.kappa)  # reading the buffer on every step would synchronise with the GPU
-        newest = keys.newest_of("selector_query", self.q_proj)
+        newest = keys.newest_of("selector_query", lambda x: rotate(self.q_proj(x), of_query))
         return ops.topk_indices(newest, selector_keys, keys.key_index, kappa, self.backend, keys.own)
 
     def step_keys(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
@@ -134,6 +143,9 @@ class Selector(Pattern):
         kappa = state_dict.get(prefix + "kappa")
         if kappa is not None and (kappa.is_floating_point() or not 0 < int(kappa) <= KAPPA_ONE):
             raise InputError(f"{prefix}kappa is {float(kappa) / KAPPA_ONE:g}; expected a share in (0, 1]")
+        for name, projection in (("q_proj", self.q_proj), ("k_proj", self.k_proj)):
+            if projection.bias is not None and f"{prefix}{name}.weight" in state_dict:  # earlier versions had none
+                state_dict.setdefault(f"{prefix}{name}.bias", torch.zeros_like(projection.bias))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

@@ -19,9 +19,9 @@ ARITHMETIC, BINDING = HERE / "arithmetic", HERE / "binding"
 SOURCES = sorted([*ARITHMETIC.glob("*.cpp"), *BINDING.glob("*.cpp")])
 HEADERS = sorted([*ARITHMETIC.glob("*.h"), *BINDING.glob("*.h")])
 
-COMMON = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden"]
 # fused operations are written explicitly, so that all instruction sets give the same bits
-EXACT = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+COMMON = ["-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"]
+EXACT = ["-fno-math-errno", "-fno-trapping-math"]
 
 _AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mprefer-vector-width=512"]
 # instruction sets by architecture, named as in arithmetic/dispatch.cpp

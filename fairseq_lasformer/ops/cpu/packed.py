@@ -100,7 +100,9 @@ def decode_step(
     given: list[Tensor],
     biases: list[Tensor],
     own: list[Tensor],
+    rotation: Tensor | None,
     *index: object,
 ) -> Tensor:
     """Run the layers of a decoder on the newest positions, x [R, d] -> [R, d]; see ``binding/step.cpp``."""
-    return torch.ops.fairseq_lasformer.decode_step(x.contiguous(), norms, linears, stores, given, biases, own, *index)
+    lists = norms, linears, stores, given, biases, own
+    return torch.ops.fairseq_lasformer.decode_step(x.contiguous(), *lists, rotation, *index)

@@ -8,8 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_lasformer.nn.rotary import n_pairs, near, unrotated
+
 logger = logging.getLogger(__name__)
 
+FREQUENCY = "line_frequency"
 _EXPERTS, _GATE, _SELECTOR = ".moe.experts.w1", ".moe.gate.", ".selector.q_proj.weight"
 
 
@@ -25,7 +28,8 @@ def complete(
     that replaces a dense network starts as a copy of it (sparse upcycling, arXiv 2212.05055), without its biases, which
     experts do not have; gates keep their initial weights. Learned positions are stretched to the model's length.
     Existing selectors and experts are left unchanged. In a model with ``--own-lines``, the separator of lines starts as
-    the end of sentence, which it is to a line, and the biases of the other lines keep their initial values.
+    the end of sentence, which it is to a line, the biases of the other lines keep their initial values, and heads start
+    to read near lines.
 
     Args:
         weights: the checkpoint's weights.
@@ -44,6 +48,11 @@ def _lines(weights: dict[str, Tensor], own: dict[str, Tensor], ends: Mapping[str
     if not biases or all(name in weights for name in biases):
         return
     weights.update({name: own[name] for name in biases})
+    weights.update({name: value for name, value in own.items() if name.endswith(FREQUENCY)})
+    for name in (f"{bias.removesuffix('line_bias')}{side}_proj.bias" for bias in biases for side in "qk"):
+        if name in weights:
+            n_heads = len(own[f"{name.rpartition('.')[0].rpartition('.')[0]}.line_bias"])
+            weights[name] = weights[name] + near(n_heads, len(weights[name]) // n_heads).to(weights[name])
     tables = ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")
     for side, words in ends.items():
         for name in (f"{table}.{part}" for table in tables if table.startswith(side) for part in ("weight", "bias")):
@@ -52,7 +61,9 @@ def _lines(weights: dict[str, Tensor], own: dict[str, Tensor], ends: Mapping[str
                 weights[name][words[1]] = weights[name][words[0]]
 
 
-def mean_head(query: Tensor, key: Tensor, n_heads: int, select_dim: int) -> tuple[Tensor, Tensor]:
+def mean_head(
+    query: Tensor, key: Tensor, n_heads: int, select_dim: int, rank: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Compute the projections of a selector whose scores are closest to the mean of an attention's heads.
 
     The mean score is x W y^T with W = W_Q W_K^T / (H sqrt(D)), ignoring biases. The best approximation of W with rank
@@ -63,15 +74,17 @@ def mean_head(query: Tensor, key: Tensor, n_heads: int, select_dim: int) -> tupl
         query, key: weights of the attention's projections, [H * D, d] and [H * D, d_key].
         n_heads: H.
         select_dim: width of the selector (d_s).
+        rank: number of its dimensions that are used; None for all.
 
     Returns:
-        weights of the selector's projections, [d_s, d] and [d_s, d_key]; the selector divides scores by sqrt(d_s).
+        weights of the selector's projections, [rank, d] and [rank, d_key]; the selector divides scores by sqrt(d_s).
     """
+    rank = select_dim if rank is None else rank
     scale = select_dim**0.5 / (n_heads * (query.size(0) // n_heads) ** 0.5)
     left, values, right = torch.linalg.svd(query.float().T @ key.float() * scale, full_matrices=False)
-    roots = values[:select_dim].sqrt()[:, None]
-    made = roots * left.T[:select_dim], roots * right[:select_dim]
-    missing = (0, 0, 0, select_dim - roots.size(0))  # for an attention narrower than the selector
+    roots = values[:rank].sqrt()[:, None]
+    made = roots * left.T[:rank], roots * right[:rank]
+    missing = (0, 0, 0, rank - roots.size(0))  # for an attention narrower than the selector
     return F.pad(made[0], missing), F.pad(made[1], missing)
 
 
@@ -114,9 +127,15 @@ def _selectors(weights: dict[str, Tensor], own: dict[str, Tensor], widths: Mappi
             continue
         # the heads of all layers of the group teach the selector equally
         queries, keys = (torch.cat(parts) for parts in zip(*group))
-        made = mean_head(queries, keys, len(queries) // widths[side], query.size(0))
+        n_heads, rotated = len(queries) // widths[side], 0
+        if bool(weights.get(f"{side}.{FREQUENCY}", torch.zeros(1)).any()):  # what distances add is learned anew
+            rotated = 2 * n_pairs(query.size(0))
+            queries, keys = (unrotated(t, n_heads) for t in (queries, keys))
+        elif f"{stem}.q_proj.bias" in own:
+            weights.update({f"{stem}.{name}_proj.bias": torch.zeros_like(query[:, 0]) for name in "qk"})
+        made = mean_head(queries, keys, n_heads, query.size(0), query.size(0) - rotated)
         for name, weight in zip("qk", made):
-            weights[f"{stem}.{name}_proj.weight"] = weight.to(query.dtype)
+            weights[f"{stem}.{name}_proj.weight"] = F.pad(weight, (0, 0, rotated, 0)).to(query.dtype)
         begun += 1
     how = "start as the mean heads of their groups" if begun == len(places) else "start from their initialisation"
     logger.warning("the checkpoint has no selectors; they %s, with kappa at 1", how)

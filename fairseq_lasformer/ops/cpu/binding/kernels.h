@@ -74,8 +74,8 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
 
 // step.cpp
 Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,
-                   TensorList biases, TensorList own, const Tensor& table, const Tensor& newest, const Tensor& start,
-                   const Tensor& count, const Tensor& source_start, const Tensor& source_count, at::IntArrayRef kappas,
+                   TensorList biases, TensorList own, const std::optional<Tensor>& rotation, const Tensor& table,
+                   const Tensor& newest, const Tensor& start, const Tensor& count, const Tensor& source_start, const Tensor& source_count, at::IntArrayRef kappas,
                    at::IntArrayRef outputs, at::IntArrayRef heads, int64_t end, bool pre_norm, int64_t activation,
                    double eps);
 

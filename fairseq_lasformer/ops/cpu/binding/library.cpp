@@ -44,7 +44,7 @@ TORCH_LIBRARY(fairseq_lasformer, m) {
         " Tensor? own=None, Tensor? shift=None) -> Tensor");
   m.def("top_candidates(Tensor lprobs, Tensor? past, int k) -> (Tensor, Tensor)");
   m.def("decode_step(Tensor x, Tensor[] norms, Tensor[] linears, Tensor[] stores, Tensor[] given, Tensor[] biases,"
-        " Tensor[] own, Tensor table, Tensor newest, Tensor start, Tensor count, Tensor source_start,"
+        " Tensor[] own, Tensor? rotation, Tensor table, Tensor newest, Tensor start, Tensor count, Tensor source_start,"
         " Tensor source_count, int[] kappas, int[] outputs, int[] heads, int end, bool pre_norm, int activation, float eps) -> Tensor");
   m.def("gather_forward(Tensor q, Tensor k, Tensor v, Tensor slots, Tensor kept, float dropout, int seed,"
         " Tensor? own=None, Tensor? shift=None) -> (Tensor, Tensor)");

@@ -59,6 +59,30 @@ void append(const Tensor& rows, int64_t from, const Tensor& store, const Tensor&
   });
 }
 
+constexpr int64_t kPairs = 8;  // of dimensions that are rotated in a head, at most: nn/rotary.py
+
+// Rotate the first dimensions of heads that follow each other, x [R, from : from + heads * width], in place.
+void rotate(const Tensor& x, int64_t from, int64_t heads, int64_t width, const std::optional<Tensor>& rotation) {
+  if (!rotation || width < kPairs) return;
+  int64_t pairs = kPairs;
+  while (pairs > width / kPairs) pairs /= 2;
+  const int64_t every = kPairs / pairs;
+  const auto* turns = rotation->const_data_ptr<float>();
+  auto* all = x.mutable_data_ptr<float>();
+  for (int64_t r = 0; r < x.size(0); ++r) {
+    for (int64_t h = 0; h < heads; ++h) {
+      float* first = all + r * x.size(1) + from + h * width;
+      float* second = first + pairs;
+      for (int64_t i = 0; i < pairs; ++i) {
+        const float* turn = turns + 2 * (r * kPairs + i * every + every / 2);
+        const float a = first[i], b = second[i];
+        first[i] = a * turn[0] - b * turn[1];
+        second[i] = a * turn[1] + b * turn[0];
+      }
+    }
+  }
+}
+
 // Columns from : from + n of x [R, W].
 Tensor columns(const Tensor& x, int64_t from, int64_t n) {
   Tensor out = at::empty({x.size(0), n}, x.options());
@@ -75,10 +99,10 @@ Tensor columns(const Tensor& x, int64_t from, int64_t n) {
 class Step {
  public:
   Step(TensorList norms, TensorList linears, TensorList stores, TensorList given, TensorList biases, TensorList own,
-       at::IntArrayRef outputs, at::IntArrayRef kappas, at::IntArrayRef heads, const Tensor& table,
+       const std::optional<Tensor>& rotation, at::IntArrayRef outputs, at::IntArrayRef kappas, at::IntArrayRef heads, const Tensor& table,
        const Tensor& newest, const Tensor& start, const Tensor& count, const Tensor& source_start, const Tensor& source_count, int64_t end, bool pre_norm,
        Activation activation, double eps)
-      : norms_(norms), linears_(linears), stores_(stores), given_(given), biases_(biases), outputs_(outputs),
+      : norms_(norms), linears_(linears), stores_(stores), given_(given), biases_(biases), rotation_(rotation), outputs_(outputs),
         kappas_(kappas), heads_(heads), table_(table.slice(1, 0, end)), newest_(newest), start_(start), count_(count),
         source_start_(source_start), source_count_(source_count), end_(end), pre_norm_(pre_norm),
         activation_(activation), eps_(static_cast<float>(eps)) {
@@ -188,12 +212,14 @@ class Step {
   Tensor self_attention(int64_t l, const Tensor& x, Slots& kept) const {
     const Tensor y = before(l, kSelfNorm, x), all = linear(l, kQkv, y);
     const int64_t width = store(l, kKey).size(2);
+    rotate(all, 0, 2 * heads_[0], width / heads_[0], rotation_);
     append(all, width, store(l, kKey), newest_, store(l, kKeyScale));
     append(all, 2 * width, store(l, kValue), newest_, store(l, kValueScale));
     Tensor query;
     if (has(l, kSelfSelector)) {
       const Tensor selector = linear(l, kSelfSelector, y);
       const int64_t narrow = selector.size(1) / 2;
+      rotate(selector, 0, 2, narrow, rotation_);
       append(selector, narrow, store(l, kSelectorKey), newest_);
       query = scaled(columns(selector, 0, narrow));
     }
@@ -206,9 +232,15 @@ class Step {
   Tensor cross_attention(int64_t l, const Tensor& x, Slots& kept) const {
     const Tensor y = before(l, kCrossNorm, x);
     Tensor query;
-    if (has(l, kCrossSelector)) query = scaled(linear(l, kCrossSelector, y));
+    if (has(l, kCrossSelector)) {
+      query = linear(l, kCrossSelector, y);
+      rotate(query, 0, 1, query.size(1), rotation_);
+      query = scaled(query);
+    }
     choose(l, true, query, kept);
-    const Tensor out = attend(l, true, linear(l, kCrossQ, y), kept);
+    const Tensor q = linear(l, kCrossQ, y);
+    rotate(q, 0, heads_[1], q.size(1) / heads_[1], rotation_);
+    const Tensor out = attend(l, true, q, kept);
     return after(l, kCrossNorm, linear(l, kCrossOut, out, {Activation::kNone, x.const_data_ptr<float>()}));
   }
 
@@ -218,6 +250,7 @@ class Step {
   }
 
   TensorList norms_, linears_, stores_, given_, biases_;
+  const std::optional<Tensor>& rotation_;
   at::IntArrayRef outputs_, kappas_, heads_;
   const Tensor table_;
   const Tensor &newest_, &start_, &count_, &source_start_, &source_count_;
@@ -239,8 +272,10 @@ class Step {
 // positions.
 // biases: b_h of the heads of self- and cross-attention, [heads] each, two for each layer, or none; own: with them, the
 // first position and the number of the keys of each row's own line, int64 [R] each, in the translation and in the source.
+// rotation: of each row's line, float32 [R, 8, 2], see nn/rotary.py; the source's keys are rotated already.
 Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, TensorList stores, TensorList given,
-                   TensorList biases, TensorList own, const Tensor& table, const Tensor& newest, const Tensor& start, const Tensor& count,
+                   TensorList biases, TensorList own, const std::optional<Tensor>& rotation,
+                   const Tensor& table, const Tensor& newest, const Tensor& start, const Tensor& count,
                    const Tensor& source_start, const Tensor& source_count, at::IntArrayRef kappas,
                    at::IntArrayRef outputs, at::IntArrayRef heads, int64_t end, bool pre_norm, int64_t activation,
                    double eps) {
@@ -265,6 +300,9 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
   for (const Tensor& t : own) {
     TORCH_CHECK(t.scalar_type() == at::kLong && t.numel() == x.size(0), "own: expected int64 [R]");
   }
+  TORCH_CHECK(!rotation || (rotation->scalar_type() == at::kFloat && rotation->is_contiguous() &&
+                            rotation->numel() == 2 * kPairs * x.size(0)),
+              "rotation: expected contiguous float32 [R, 8, 2]");
   const int64_t sources = stores[kSourceKey].dim() == 3 ? std::max<int64_t>(1, stores[kSourceKey].size(0)) : items;
   TORCH_CHECK(items % sources == 0, "source_count: expected one number for each source, or more of each");
   for (size_t i = 0; i < stores.size(); ++i) {
@@ -287,7 +325,7 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
                   "stores: 8-bit keys and values need scales [N, C, heads]");
     }
   }
-  return Step(norms, linears, stores, given, biases, own, outputs, kappas, heads, table, newest, start, count, source_start,
+  return Step(norms, linears, stores, given, biases, own, rotation, outputs, kappas, heads, table, newest, start, count, source_start,
               source_count, end, pre_norm, static_cast<Activation>(activation), eps)
       .run(x);
 }
