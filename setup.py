@@ -19,6 +19,7 @@ WITH_KERNELS = bool(os.environ.get("LASFORMER_WHEEL"))
 class BuildWithKernels(build_py):
     def run(self) -> None:
         super().run()
+        self.copy_file(str(HERE / "fairseq_lasformer.pth"), self.build_lib)
         if WITH_KERNELS:
             import torch
 
@@ -62,7 +63,7 @@ setup(
     author="The fairseq_lasformer authors",
     license="MIT",
     license_files=["LICENSE"],
-    python_requires=">=3.11,<3.13",
+    python_requires=">=3.11,<3.15",
     packages=find_packages(include=["fairseq_lasformer", "fairseq_lasformer.*"]),
     package_data={
         "fairseq_lasformer": ["py.typed"],

@@ -5,10 +5,16 @@ fairseq_lasformer`` and fairseq's other tools register the plugin automatically 
 :func:`fairseq_lasformer.plugin.register`.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fairseq_lasformer.version import __version__
+
+if sys.version_info >= (3, 14):  # in fairseq's own tools, too: fairseq_lasformer.pth imports this package first
+    from fairseq_lasformer.base import annotations
+
+    annotations.install()
 
 if TYPE_CHECKING:
     from fairseq_lasformer import ops

@@ -18,41 +18,41 @@ PACKAGE = ROOT / "fairseq_lasformer"
 TOP = "the files at the top"
 
 LINES = {
-    "base": 1450,
+    "base": 1790,
     "analysis": 1190,
     "checkpoints": 550,
     "cli": 1150,
-    "data": 2490,
+    "data": 2340,
     "documents": 2840,
     "evaluation": 1530,
     "executors": 490,
     "experiments": 1870,
     "formats": 5530,
     "jobs": 570,
-    "nn": 5400,
+    "nn": 5590,
     "ops": 5580,
-    "plugin": 4730,
+    "plugin": 4780,
     "search": 2140,
     "tasks": 10,
     "text": 1030,
     "translation_memory": 560,
-    "C++ and the page": 4310,
-    TOP: 50,
+    "C++ and the page": 4350,
+    TOP: 60,
     "apps/server": 2220,
     "apps/pairing": 1110,
     "apps/files": 2110,
-    "apps/models": 1950,
+    "apps/models": 2040,
     "apps/memory": 340,
 }
 """Lines of Python by room, and of all other source of the package (C++, the server's page)."""
 OTHERS = ("cpp", "h", "html", "js", "css")
 
-OPTIONS = {"lasformer": 267, "fairseq": 83}
+OPTIONS = {"lasformer": 269, "fairseq": 83}
 """Declared options: of the commands of ``lasformer``, and of fairseq's tools by this plugin."""
 
 WORDS = {
     "CONTRIBUTING.md": 1700,
-    "README.md": 790,
+    "README.md": 800,
     "SECURITY.md": 170,
     "docs/alignment.md": 1580,
     "docs/architecture.md": 2030,
@@ -79,10 +79,10 @@ WORDS = {
     "docs/scale.md": 1900,
     "docs/serve.md": 1330,
     "docs/students.md": 970,
-    "docs/training.md": 3010,
+    "docs/training.md": 3200,
     "docs/translate.md": 2550,
     "docs/upcycling.md": 1020,
-    "all": 39670,
+    "all": 39870,
 }
 """Words by page, and of all pages."""
 

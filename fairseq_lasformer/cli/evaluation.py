@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.base.files import atomic_write, check_writable, model_path
+from fairseq_lasformer.base.files import atomic_write, check_writable
 from fairseq_lasformer.base.options import FIGURES, PAGE, argument, option
+from fairseq_lasformer.base.published import model_path
 from fairseq_lasformer.base.records import Scores
 from fairseq_lasformer.base.shared_options import Beam, Data, Device, OverwriteOthers, max_tokens
 from fairseq_lasformer.base.targets import check_targets

@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.base.files import model_path
+from fairseq_lasformer.base.published import model_path
 from fairseq_lasformer.checkpoints.loading import chosen, load
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.data.subwords import SETTINGS, DataConfig
@@ -304,7 +304,7 @@ def from_pretrained(
     """Load a trained model.
 
     Args:
-        folder: the folder of the checkpoint, the checkpoint itself, or the name of a model in ``data/models``.
+        folder: the folder of the checkpoint, the checkpoint itself, or a model's name or address (``base.published``).
         checkpoint_file: file name of the checkpoint; default: the first of :data:`CHECKPOINTS` that exists.
         data: the prepared folder; default: ``folder`` if it contains the ``settings.json``, dictionaries and subwords
             of one, otherwise the folder that the checkpoint was trained on.

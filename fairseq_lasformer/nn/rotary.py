@@ -1,6 +1,6 @@
-"""How many lines a key is away from a query: rotary embedding of line numbers (RoPE, arXiv 2104.09864).
+"""Rotary embedding of line numbers: scores that depend on how many lines away a key is (RoPE, arXiv 2104.09864).
 
-With ``--own-lines``, positions begin anew with each line, so that nothing else tells the neighbour of a line from any
+With ``--own-lines``, positions start again with each line, so nothing else tells the neighbour of a line from any
 other one. Pairs of dimensions of queries and keys are rotated by angles that grow with the number of the line: their
 products depend on the difference of the lines alone. Within a line, nothing changes.
 

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from fairseq_lasformer.base.download import RemoteFile, fetch
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.data.corpora.download import RemoteFile, fetch
 
 DATA = bytes(range(256)) * 9000
 

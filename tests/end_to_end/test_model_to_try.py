@@ -9,7 +9,8 @@ from helpers import ROOT, run
 
 from fairseq_lasformer import from_pretrained
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.base.files import file_hash, model_path
+from fairseq_lasformer.base.files import file_hash
+from fairseq_lasformer.base.published import model_path
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.formats import read
 from fairseq_lasformer.ops import cpu

@@ -96,11 +96,15 @@ class Pack(Data):
     """A small model."""
 
     checkpoint: Path = argument("a checkpoint or its folder")
-    out: Path = argument("folder to write: weights, settings, dictionaries, subwords", writes=OWN)
+    out: Path = argument("folder to write: weights, settings, dictionaries, subwords, model.json", writes=OWN)
+    about: Path | None = option(
+        None, "YAML file with what model.json says besides: licence, data, scores", metavar="FILE"
+    )
+    measure: Path | None = option(None, "text to translate, to measure speed and memory for model.json", metavar="FILE")
     epilog = "Example: lasformer pack checkpoints/mine mine && lasformer translate mine letter.docx"
 
 
 def run_pack(args: Pack) -> None:
     from fairseq_lasformer.apps.models.pack import pack
 
-    print(pack(args.checkpoint, args.out, args.data))
+    print(pack(args.checkpoint, args.out, args.data, args.about, args.measure))

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 from torch import Tensor
 
+from fairseq_lasformer.apps.models.card import measured, read_about, write_card
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import atomic_copy, check_new_folder, file_hash, new_folder
+from fairseq_lasformer.base.published import CARD
 from fairseq_lasformer.checkpoints.loading import EIGHT_BITS, chosen, load, save
 from fairseq_lasformer.data.subwords import DataConfig, subword_model
 from fairseq_lasformer.documents.hub import data_of
@@ -31,7 +33,9 @@ SMALLEST = 1024
 """Number of weights below which a matrix stays as it is."""
 
 
-def pack(checkpoint: Path, out: Path, data: Path | None = None) -> str:
+def pack(
+    checkpoint: Path, out: Path, data: Path | None = None, about: Path | None = None, measure: Path | None = None
+) -> str:
     """Write a folder with all that translation needs: weights, settings, dictionaries and subwords.
 
     Every row of a matrix is rounded to 8 bits with a scale of its own, as ``--decode-dtype int8`` rounds linear layers,
@@ -42,10 +46,13 @@ def pack(checkpoint: Path, out: Path, data: Path | None = None) -> str:
         checkpoint: a checkpoint, or its folder.
         out: folder to write; new or empty.
         data: prepared folder; default: the one used in training.
+        about: see :func:`card.read_about`.
+        measure: text to translate, see :func:`card.measured`.
 
     Returns:
-        the size and the SHA-256 of the weights, in words.
+        the size of the folder, and the SHA-256 of its card, in words.
     """
+    further = read_about(about)
     checkpoint = chosen(checkpoint)
     check_new_folder(out)
     state = load(checkpoint)
@@ -67,9 +74,12 @@ def pack(checkpoint: Path, out: Path, data: Path | None = None) -> str:
         for language in settings.models_for:
             file = subword_model(data, settings.bpe, language)
             atomic_copy(file, place / file.name)
+        if measure is not None:
+            further["measured"] = measured(place, measure)
+        write_card(place, out.name, settings, further)
     size = sum(path.stat().st_size for path in out.iterdir())
-    digest = file_hash(out / "model.pt")
-    return f"{out}: {size / 1e6:.1f} MB; model.pt: SHA-256 {digest}\nnext: lasformer translate {out} FILE"
+    digest = file_hash(out / CARD)
+    return f"{out}: {size / 1e6:.1f} MB; {CARD}: SHA-256 {digest}\nnext: lasformer translate {out} FILE"
 
 
 def _without_places(cfg: DictConfig) -> dict[str, Any]:

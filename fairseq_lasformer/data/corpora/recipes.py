@@ -10,11 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
+from fairseq_lasformer.base.download import RemoteFile, fetch
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import atomic_write
 from fairseq_lasformer.base.resume import Progress, key_of
 from fairseq_lasformer.base.terminal import progress_bar
-from fairseq_lasformer.data.corpora.download import RemoteFile, fetch
 from fairseq_lasformer.data.corpora.formats import marked, opus, pair, segments, talks, without_empty
 from fairseq_lasformer.text.documents import (
     Document,

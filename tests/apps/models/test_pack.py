@@ -21,7 +21,10 @@ from fairseq_lasformer.ops import reference
 def test_a_packed_model_translates_anywhere(trained_folder, prepared, tmp_path):
     said = pack(trained_folder, tmp_path / "model")
     files = {path.name for path in (tmp_path / "model").iterdir()}
-    assert files == {"model.pt", "settings.json", "dict.xx.txt", "dict.yy.txt", "bpe.codes"} and "SHA-256" in said
+    assert (
+        files == {"model.pt", "settings.json", "dict.xx.txt", "dict.yy.txt", "bpe.codes", "model.json"}
+        and "SHA-256" in said
+    )
     elsewhere = shutil.move(tmp_path / "model", tmp_path / "elsewhere")
     original = load(trained_folder / "checkpoint_last.pt")["model"]
     unpacked = load(elsewhere / "model.pt")["model"]

@@ -21,6 +21,7 @@ class RemoteFile(NamedTuple):
     # its published SHA-256 or MD5. Empty if none is published: the file is then only downloaded with `trust`, and its
     # SHA-256 is stored (`NAME.sha256`) for all later runs.
     checksum: str = ""
+    size: int | None = None  # its number of bytes, if it is known: a server that sends more is not read on
 
 
 def fetch(source: RemoteFile, folder: Path, trust: bool = False) -> Path:
@@ -45,7 +46,7 @@ def fetch(source: RemoteFile, folder: Path, trust: bool = False) -> Path:
     check_writable(path)
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{source.name}.part"
-    _download(source.url, part, bool(expected))
+    _download(source, part, bool(expected))
     return _checked(part, path, expected, kept)
 
 
@@ -92,7 +93,7 @@ def _validator(part: Path) -> Path:
     return part.with_name(part.name + ".version")
 
 
-def _download(url: str, part: Path, known: bool) -> None:
+def _download(source: RemoteFile, part: Path, known: bool) -> None:
     """Download a file, or the rest of a partial download of the same version.
 
     Args:
@@ -100,8 +101,9 @@ def _download(url: str, part: Path, known: bool) -> None:
         known: whether a known checksum will show that the file is complete; otherwise, the server must state its
             length.
     """
+    url = source.url
     try:
-        _get(url, part, known)
+        _get(source, part, known)
     except urllib.error.HTTPError as e:
         raise InputError(f"{url}: {e}; put the file at {part.with_suffix('')} yourself") from e
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as e:
@@ -109,7 +111,8 @@ def _download(url: str, part: Path, known: bool) -> None:
         raise InputError(f"{url}: {reason}; try again (it resumes), or put the file at {part.with_suffix('')}") from e
 
 
-def _get(url: str, part: Path, known: bool) -> None:
+def _get(source: RemoteFile, part: Path, known: bool) -> None:
+    url = source.url
     have = part.stat().st_size if part.exists() else 0
     version = _validator(part).read_text(encoding="utf-8").strip() if _validator(part).exists() else ""
     if not version and not known:
@@ -125,7 +128,7 @@ def _get(url: str, part: Path, known: bool) -> None:
         if size == str(have):
             return  # it was already complete
         part.unlink()
-        return _get(url, part, known)
+        return _get(source, part, known)
     with answer:
         if have and answer.status != 206:  # another version, or a server that always sends the whole file
             have = 0
@@ -135,6 +138,8 @@ def _get(url: str, part: Path, known: bool) -> None:
         if length is None and not known and answer.headers.get("Transfer-Encoding", "").lower() != "chunked":
             raise ValueError("the server does not state the file's length, so a truncated file would go unnoticed")
         total = int(length) + have if length is not None else None
+        if source.size is not None and total not in (None, source.size):
+            raise ValueError(f"{total} bytes, expected {source.size}")
         version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
         _validator(part).unlink(missing_ok=True)
         if version and not version.startswith("W/"):
@@ -146,5 +151,7 @@ def _get(url: str, part: Path, known: bool) -> None:
             while block := answer.read(CHUNK):
                 out.write(block)
                 bar.update(len(block))
+                if source.size is not None and bar.n > source.size:
+                    raise ValueError(f"more than {source.size} bytes")
     if total is not None and part.stat().st_size != total:
         raise OSError(f"broke off after {part.stat().st_size} of {total} bytes")
