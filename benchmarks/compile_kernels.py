@@ -27,7 +27,17 @@ import torch
 import triton
 from triton.backends.nvidia.compiler import get_ptxas
 
-from fairseq_lasformer.ops import KAPPA_ONE, AttentionMask, KeptKeys, KeyIndex, LineEnds, OwnLines, OwnShift
+from fairseq_lasformer.ops import (
+    KAPPA_ONE,
+    PAIRS,
+    AttentionMask,
+    KeptKeys,
+    KeyIndex,
+    LineEnds,
+    OwnLines,
+    OwnShift,
+    n_pairs,
+)
 from fairseq_lasformer.ops.gpu.kernels import bits as triton_bits
 from fairseq_lasformer.ops.gpu.kernels import decode as triton_decode
 from fairseq_lasformer.ops.gpu.kernels import search as triton_search
@@ -162,6 +172,8 @@ def decode(dtype: torch.dtype, rows: int, length: int, own: bool, kappa: int = K
     triton_step.add_norm(x, x, weight, weight, 1e-5)
     newest, selector_keys = _meta(rows // n_items, dtype=torch.int64), _meta(n_items, capacity, SELECT_DIM, dtype=dtype)
     products = _meta(rows, 3 * width + 2 * SELECT_DIM, dtype=dtype).split([width] * 3 + [SELECT_DIM] * 2, 1)
+    turned = _meta(rows, PAIRS, 2, dtype=torch.float32)
+    triton_step.rotate(products[0], HEAD_DIM, n_pairs(HEAD_DIM), turned)
     triton_step.append([*products[1:3], products[4]], newest, [keys, keys, selector_keys])
 
 

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-PAIRS = 8
+from fairseq_lasformer.ops.rotary import PAIRS, n_pairs
+
 FASTEST = 2.0
 """Radians per line of the first pair; each further one has half of those before it."""
 
@@ -40,42 +41,11 @@ def rotations(line: Tensor, frequency: Tensor) -> Tensor:
     return torch.stack([angle.cos(), angle.sin()], -1).float()
 
 
-def n_pairs(width: int) -> int:
-    """Return the number of pairs that are rotated in a head of so many dimensions: a power of two."""
-    return min(PAIRS, 1 << (width // 8).bit_length() - 1) if width >= 8 else 0
-
-
-def rotate(x: Tensor, rotation: Tensor | None) -> Tensor:
-    """Rotate the first dimensions of heads; the first half of them and the second are the parts of the pairs.
-
-    Args:
-        x: [..., D], queries or keys.
-        rotation: [..., 8, 2], of the same leading dimensions or such that are expanded; None for none.
-
-    Returns:
-        [..., D].
-    """
-    n = n_pairs(x.size(-1))
-    if rotation is None or not n:
-        return x
-    every = PAIRS // n
-    cos, sin = rotation[..., every // 2 :: every, :].to(x.dtype).unbind(-1)
-    first, second, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
-    return torch.cat([first * cos - second * sin, first * sin + second * cos, rest], -1)
-
-
 def unrotated(weight: Tensor, n_heads: int) -> Tensor:
     """Return a projection's weight [H * D, d] with zeros in the rows of dimensions that are rotated."""
     heads = weight.unflatten(0, (n_heads, -1)).clone()
     heads[:, : 2 * n_pairs(heads.size(1))] = 0.0
     return heads.flatten(0, 1)
-
-
-def rotate_heads(x: Tensor, n_heads: int, rotation: Tensor | None) -> Tensor:
-    """Rotate heads that follow each other: [..., H * D], [..., 8, 2] -> [..., H * D]."""
-    if rotation is None:
-        return x
-    return rotate(x.unflatten(-1, (n_heads, -1)), rotation[..., None, :, :]).flatten(-2)
 
 
 def near(n_heads: int, width: int, scores: Sequence[float] = START) -> Tensor:

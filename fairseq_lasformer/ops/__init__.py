@@ -42,6 +42,7 @@ from fairseq_lasformer.ops.dropout import dropout
 from fairseq_lasformer.ops.gpu.step import add_norm, append, linear_relu
 from fairseq_lasformer.ops.gpu.teacher import bitmask_of, fits, mask_of, tiled_supervise
 from fairseq_lasformer.ops.gpu.tiles import allowed_bitmask, tiled_attention, topk_bitmask
+from fairseq_lasformer.ops.rotary import PAIRS, n_pairs, rotate, rotate_heads
 from fairseq_lasformer.ops.select import topk_mask
 from fairseq_lasformer.ops.supervise import supervise
 from fairseq_lasformer.ops.types import (
@@ -79,6 +80,7 @@ __all__ = [
     "NO_ACTIVATION",
     "OwnLines",
     "OwnShift",
+    "PAIRS",
     "PackedLinear",
     "PassShape",
     "RELU",
@@ -110,11 +112,14 @@ __all__ = [
     "log_probabilities",
     "log_softmax",
     "mask_of",
+    "n_pairs",
     "own_first",
     "pack_linear",
     "quantise_heads",
     "reference",
     "restrict_lines",
+    "rotate",
+    "rotate_heads",
     "selected_attention",
     "supervise",
     "tiled_attention",

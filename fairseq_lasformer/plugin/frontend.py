@@ -13,7 +13,7 @@ from fairseq_lasformer.nn.decoding.packed_modules import Unsupported, fixed
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.others.line_ends import LineEnds
-from fairseq_lasformer.nn.rotary import PAIRS, frequencies, rotations
+from fairseq_lasformer.nn.rotary import frequencies, rotations
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.plugin.config import ModuleConfig
 from fairseq_lasformer.plugin.positions import ReproduciblePositions, VaswaniPositions
@@ -75,7 +75,7 @@ class Frontend(nn.Module):
         name = prefix + "line_frequency"
         if self.cfg.own_lines:
             if name not in state_dict:  # of an earlier version, which rotated nothing
-                state_dict[name] = torch.zeros(PAIRS)
+                state_dict[name] = torch.zeros(ops.PAIRS)
             self.tells_lines = bool(state_dict[name].any())
         super()._load_from_state_dict(state_dict, prefix, *args)
 

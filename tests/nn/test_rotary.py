@@ -6,9 +6,11 @@ import math
 
 import pytest
 import torch
+from helpers import BACKENDS
 from torch import nn
 
-from fairseq_lasformer.nn.rotary import PAIRS, frequencies, n_pairs, near, rotate, rotate_heads, rotations, unrotated
+from fairseq_lasformer.nn.rotary import frequencies, near, rotations, unrotated
+from fairseq_lasformer.ops import PAIRS, n_pairs, rotate, rotate_heads
 
 
 @pytest.mark.parametrize("width, pairs", [(4, 0), (8, 1), (15, 1), (16, 2), (31, 2), (32, 4), (64, 8), (128, 8)])
@@ -33,11 +35,19 @@ def test_products_are_those_of_complex_numbers_and_depend_on_the_difference_of_l
     assert width == 4 or not torch.equal(turned[0], q)
 
 
-def test_heads_that_follow_each_other_are_rotated_one_by_one():
-    x, rotation = torch.randn(3, 2 * 32), rotations(torch.tensor([1, 2, 5]), frequencies())
-    expected = torch.cat([rotate(x[:, :32], rotation), rotate(x[:, 32:], rotation)], 1)
-    assert torch.equal(rotate_heads(x, 2, rotation), expected) and not torch.equal(expected, x)
-    assert rotate_heads(x, 2, None) is x
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("width", [4, 8, 20, 32, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@torch.no_grad()
+def test_heads_that_follow_each_other_are_rotated_one_by_one(backend, width, dtype):
+    """Part of a product, whose rows are not next to each other."""
+    x, rotation = torch.randn(3, 5 + 3 * width, dtype=dtype)[:, 5:], rotations(torch.tensor([1, 2, 5]), frequencies())
+    expected = torch.cat([rotate(x[:, i * width : (i + 1) * width].double(), rotation) for i in range(3)], 1)
+    within = {torch.float32: 1e-6, torch.float64: 1e-6, torch.bfloat16: 0.05}[dtype]
+    found = rotate_heads(x, 3, rotation, backend)
+    torch.testing.assert_close(found.double(), expected, rtol=within, atol=within)
+    assert found.dtype == dtype and (width == 4) == torch.equal(found, x)
+    assert rotate_heads(x, 3, None, backend) is x
 
 
 @pytest.mark.parametrize("width", [8, 32, 64])

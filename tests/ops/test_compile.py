@@ -43,6 +43,7 @@ def test_kernels_compile_without_a_gpu(older, archs, dtypes):
         "_attend",
         "_combine",
         "_add_norm",
+        "_rotate",
         "_write",
         "_log_softmax",
         "_best_of_chunk",

@@ -12,9 +12,9 @@ from fairseq_lasformer.nn.decoding.cache import DecodingCache
 from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import Pattern
-from fairseq_lasformer.nn.rotary import rotate, rotate_heads, start_near
+from fairseq_lasformer.nn.rotary import start_near
 from fairseq_lasformer.nn.selection import Selection
-from fairseq_lasformer.ops import KeptKeys, OwnShift
+from fairseq_lasformer.ops import KeptKeys, OwnShift, rotate, rotate_heads
 
 LINE_BIAS_START = -2.0
 """b_h at the start: a query reads its own line, and little else."""
@@ -74,8 +74,8 @@ class SelectedAttention(ProjectedAttention):
 
     def step(self, x: Tensor, keys: LayerCache, kept: KeptKeys | None = None) -> AttentionOutput:
         of_query, of_key = keys.rotations
-        q = keys.newest_of("query", lambda x: rotate_heads(self.q_proj(x), self.num_heads, of_query))
-        k = keys.project("key", lambda x: rotate_heads(self.k_proj(x), self.num_heads, of_key))
+        q = keys.newest_of("query", lambda x: rotate_heads(self.q_proj(x), self.num_heads, of_query, self.backend))
+        k = keys.project("key", lambda x: rotate_heads(self.k_proj(x), self.num_heads, of_key, self.backend))
         v = keys.project("value", self.v_proj)
         if self.selector is not None:
             kept = self.selector.step_keys(x, keys)

@@ -20,8 +20,7 @@ from torch import Tensor
 from fairseq_lasformer.base.cannot import refuse
 from fairseq_lasformer.nn.decoding.cache import LINES, DecodingCache, regroup
 from fairseq_lasformer.nn.decoding.cuda_graph import CudaGraphStep
-from fairseq_lasformer.nn.rotary import PAIRS
-from fairseq_lasformer.ops import KeyIndex, OwnLines
+from fairseq_lasformer.ops import PAIRS, KeyIndex, OwnLines
 
 FIRST_POSITIONS = 512
 KEPT_BUFFERS = 8

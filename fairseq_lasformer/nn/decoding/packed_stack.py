@@ -16,9 +16,8 @@ from fairseq_lasformer.nn.decoding.cache import DecodingCache
 from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 from fairseq_lasformer.nn.decoding.packed_modules import check_layer, joined
 from fairseq_lasformer.nn.layers import BothLines, BothRotations, DecodeContext, DecoderLayer
-from fairseq_lasformer.nn.rotary import rotate_heads
 from fairseq_lasformer.nn.stack import LayerStack
-from fairseq_lasformer.ops import KeyIndex, PackedLinear, decode_step
+from fairseq_lasformer.ops import KeyIndex, PackedLinear, decode_step, rotate_heads
 
 # replacements for a selector's kappa, see ops/cpu/binding/step.cpp
 AS_BELOW, EVERY, GIVEN = 0, -1, -2

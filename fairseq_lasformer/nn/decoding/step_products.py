@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fairseq_lasformer.nn.attentions import Attention
 from fairseq_lasformer.nn.decoding.cache import DecodingCache
-from fairseq_lasformer.nn.rotary import rotate_heads
 from fairseq_lasformer.nn.stack import LayerStack
+from fairseq_lasformer.ops import rotate_heads
 
 CACHED = ("key", "value", "selector_key")
 ROTATED = {"query", "key", "selector_query", "selector_key"}
@@ -48,7 +48,8 @@ class StepProducts(NamedTuple):
         for layer, widths in self.joined:
             found.update(zip(widths, layer(x).split([*widths.values()], 1)))
         for what in ROTATED & found.keys():
-            found[what] = rotate_heads(found[what], 1 if what.startswith("selector") else self.n_heads, rotation)
+            heads = 1 if what.startswith("selector") else self.n_heads
+            found[what] = rotate_heads(found[what], heads, rotation, self.backend)
         written = [what for what in CACHED if what in found]
         if written:
             stores = cache.append_together({f"{name}.{what}": found[what] for what in written}, self.backend)

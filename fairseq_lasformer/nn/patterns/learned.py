@@ -13,10 +13,19 @@ from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn.forms import select
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns.base import Pattern, PatternCost, PatternOptions
-from fairseq_lasformer.nn.rotary import rotate, start_near
+from fairseq_lasformer.nn.rotary import start_near
 from fairseq_lasformer.nn.selection import Kappa, Selection, Teaching
 from fairseq_lasformer.nn.sparsity import SparsityRule
-from fairseq_lasformer.ops import KAPPA_ONE, MIN_KEYS, AttentionMask, Choice, KeptKeys, PassShape
+from fairseq_lasformer.ops import (
+    KAPPA_ONE,
+    MIN_KEYS,
+    AttentionMask,
+    Choice,
+    KeptKeys,
+    PassShape,
+    rotate,
+    rotate_heads,
+)
 
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
@@ -97,9 +106,9 @@ class Selector(Pattern):
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
         of_query, of_key = keys.rotations
-        selector_keys = keys.project("selector_key", lambda x: rotate(self.k_proj(x), of_key))
+        selector_keys = keys.project("selector_key", lambda x: rotate_heads(self.k_proj(x), 1, of_key, self.backend))
         kappa = keys.constant("kappa", self.kappa)  # reading the buffer on every step would synchronise with the GPU
-        newest = keys.newest_of("selector_query", lambda x: rotate(self.q_proj(x), of_query))
+        newest = keys.newest_of("selector_query", lambda x: rotate_heads(self.q_proj(x), 1, of_query, self.backend))
         return ops.topk_indices(newest, selector_keys, keys.key_index, kappa, self.backend, keys.own)
 
     def step_keys(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fairseq_lasformer.nn.rotary import n_pairs, near, unrotated
+from fairseq_lasformer.nn.rotary import near, unrotated
+from fairseq_lasformer.ops import n_pairs
 
 logger = logging.getLogger(__name__)
 

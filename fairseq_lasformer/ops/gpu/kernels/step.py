@@ -1,6 +1,6 @@
-"""Small operations of a decoding step in one kernel each: a residual connection and its norm, and writing to the cache.
+"""Small operations of a decoding step in one kernel each: a residual connection and its norm, rotation, the cache.
 
-Definitions: ``reference.add_norm``, ``reference.append``.
+Definitions: ``reference.add_norm``, ``reference.append``, ``rotary.rotate``.
 """
 
 from collections.abc import Sequence
@@ -42,6 +42,32 @@ def add_norm(x: Tensor, added: Tensor, weight: Tensor, bias: Tensor, eps: float)
         x, added, weight, bias, total, normed, width, eps, WIDTH=padded, num_warps=max(1, min(8, padded // 256))
     )  # fmt: skip
     return total, normed
+
+
+@triton.jit
+def _rotate(x, rotation, out, stride, n, width, WIDTH: tl.constexpr, PAIRS: tl.constexpr, TURNS: tl.constexpr):
+    """Store one row's heads, whose first 2 * PAIRS dimensions are rotated by every (TURNS / PAIRS)-th angle."""
+    row, d = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
+    inside, place = d < n, d % width
+    turned, second = inside & (place < 2 * PAIRS), place >= PAIRS
+    own = tl.load(x + row * stride + d, mask=inside, other=0.0).to(tl.float32)
+    partner = tl.where(second, d - PAIRS, d + PAIRS)
+    other = tl.load(x + row * stride + partner, mask=turned, other=0.0).to(tl.float32)
+    every: tl.constexpr = TURNS // PAIRS
+    angle = rotation + row * (2 * TURNS) + 2 * (place % PAIRS * every + every // 2)
+    cos, sin = tl.load(angle, mask=turned, other=1.0), tl.load(angle + 1, mask=turned, other=0.0)
+    tl.store(out + row * n + d, own * cos + tl.where(second, other, -other) * sin, mask=inside)
+
+
+def rotate(x: Tensor, width: int, pairs: int, rotation: Tensor) -> Tensor:
+    """Return heads of ``width`` dimensions, [R, n], rotated by float32 [R, 8, 2]; the columns of x are adjacent."""
+    n_rows, n = x.shape
+    out, padded = x.new_empty(n_rows, n), triton.next_power_of_2(n)
+    _rotate[(n_rows,)](
+        x, rotation, out, x.stride(0), n, width, WIDTH=padded, PAIRS=pairs, TURNS=rotation.size(1),
+        num_warps=max(1, min(8, padded // 256)),
+    )  # fmt: skip
+    return out
 
 
 _SIZES = [f"{name}{i}" for name in ("stride", "room", "width") for i in range(TOGETHER)]
