@@ -16,12 +16,14 @@ else
   [ "$PYTHON" != none ] || { echo "error: no Python 3.11 to 3.14 found; name one with PYTHON=..." >&2; exit 1; }
 fi
 
-mark=$(cat setup.py scripts/setup.sh constraints*.txt | cksum | tr -d ' ')-$torch
+mark=$(cat setup.py scripts/setup.sh constraints*.txt fairseq_lasformer.pth | cksum | tr -d ' ')-$torch-$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 [ "$(cat $venv/.ready 2>/dev/null || true)" != "$mark" ] || exit 0
 
 say() { echo "setup $*" >&2; }
 say "1/6: $("$PYTHON" --version) in $venv"
-[ -x $venv/bin/python ] && $venv/bin/python -m pip --version >/dev/null 2>&1 || { rm -rf $venv; "$PYTHON" -m venv $venv; }
+version() { "$1" -c 'import sys; print(sys.version_info[:2])' 2>/dev/null || true; }
+[ "$(version $venv/bin/python)" = "$(version "$PYTHON")" ] && $venv/bin/python -m pip --version >/dev/null 2>&1 ||
+  { rm -rf $venv; "$PYTHON" -m venv $venv; }
 pip() { $venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
 say "2/6: $torch (a large download where it is not cached)"
 $venv/bin/python -c 'import torch' 2>/dev/null || pip install --progress-bar on "$torch"

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Runs README's two commands as a newcomer would, who has no rights, in a minimal Debian with another Python; then installs the
-# wheels on one without compiler, translates and trains. Prints what failed. Needs debootstrap, and rights to change the root.
+# Runs README's two commands as a user without rights in a minimal Debian with another Python; then installs the wheels in one
+# without compiler, translates and trains. Prints what failed. Needs debootstrap, and root.
 #
-#   scripts/try_python.sh 3.11 [FOLDER]    bookworm; 3.13: trixie; 3.14: testing. FOLDER, build/debian by default, keeps the systems
-#                                          and the logs. TARGETS="demo test" are the targets of make; TORCH as in setup.sh
+#   scripts/try_python.sh 3.11 [FOLDER]    bookworm; 3.13: trixie; 3.14: testing. FOLDER, /var/tmp/lasformer-debian by default, keeps
+#                                          the systems and the logs. TARGETS="demo test" are the targets of make; TORCH and
+#                                          PIP_EXTRA_INDEX_URL as for setup.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case ${1:-} in
   3.11) suite=bookworm ;;
   3.13) suite=trixie ;;
   3.14) suite=testing ;;
-  *) sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac
 python=$1
-folder=$(realpath -m "${2:-build/debian}")
+folder=$(realpath -m "${2:-/var/tmp/lasformer-debian}")
 torch=${TORCH:-torch==2.13.0}
 mkdir -p "$folder"
 
@@ -35,13 +36,15 @@ system() {
   fi
   cp /etc/resolv.conf "$root/etc/resolv.conf"
   cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
-  mount -t proc proc "$root/proc" && mounted+=("$root/proc")
-  mount --rbind /dev "$root/dev" && mounted+=("$root/dev")
+  mount -t proc proc "$root/proc"
+  mounted+=("$root/proc")
+  mount --rbind --make-rslave /dev "$root/dev" # what is unmounted here stays mounted outside
+  mounted+=("$root/dev")
 }
 
 # newcomer ROOT COMMAND: run by the user in that system, in an environment of its own
 newcomer() {
-  chroot "$1" su - newcomer -c "export TORCH='$torch' PIP_CERT=/etc/ssl/certs/ca-certificates.crt; $2"
+  chroot "$1" su - newcomer -c "export TORCH='$torch' PIP_EXTRA_INDEX_URL='${PIP_EXTRA_INDEX_URL:-}' PIP_CERT=/etc/ssl/certs/ca-certificates.crt; $2"
 }
 
 # try NAME ROOT COMMAND: the same, into a log

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "fairseq_lasformer"
 TOP = "the files at the top"
 
 LINES = {
-    "base": 1790,
+    "base": 1860,
     "analysis": 1190,
     "checkpoints": 550,
     "cli": 1150,
@@ -40,8 +40,8 @@ LINES = {
     TOP: 60,
     "apps/server": 2220,
     "apps/pairing": 1110,
-    "apps/files": 2110,
-    "apps/models": 2040,
+    "apps/files": 2120,
+    "apps/models": 2060,
     "apps/memory": 340,
 }
 """Lines of Python by room, and of all other source of the package (C++, the server's page)."""

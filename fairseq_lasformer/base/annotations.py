@@ -1,12 +1,14 @@
-"""fairseq on Python 3.14, which writes ``Optional[str]`` as ``str | None``.
+"""fairseq and Hydra 1.3 on Python 3.14.
 
-fairseq reads the annotations of its tasks' options while it is imported, by their spelling, and does not know this one.
-The function that reads them is wrapped as soon as its module is loaded, before that of the tasks.
+There, ``Optional[str]`` is written ``str | None``. fairseq reads the annotations of its tasks' options while it is
+imported, by their spelling, and does not know this one: the function that reads them is wrapped as soon as its module
+is loaded, before that of the tasks. And ``argparse`` checks each help text when it is added; one of Hydra's is no text.
 """
 
 import functools
 import sys
 import types
+from argparse import Action, ArgumentParser
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -37,6 +39,15 @@ def without_none(read: Callable[[Any], Any], kind: Any) -> Any:
 
 
 def install() -> None:
-    """Wrap that function when fairseq is imported; after that, this has no effect."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    """Wrap that function when fairseq is imported, and argparse's check; a second call has no effect."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, _Finder())
+    check = getattr(ArgumentParser, "_check_help", None)
+    if check is not None:
+
+        def check_text(self: ArgumentParser, action: Action) -> None:
+            if isinstance(action.help, str):
+                check(self, action)
+
+        ArgumentParser._check_help = check_text  # type: ignore[attr-defined]

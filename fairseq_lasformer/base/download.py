@@ -6,7 +6,8 @@ import re
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import CHUNK, atomic_write, check_writable, file_hash
@@ -22,6 +23,7 @@ class RemoteFile(NamedTuple):
     # SHA-256 is stored (`NAME.sha256`) for all later runs.
     checksum: str = ""
     size: int | None = None  # its number of bytes, if it is known: a server that sends more is not read on
+    tls: bool = False  # whether it, and all that it redirects to, must be read with TLS, or from this machine
 
 
 def fetch(source: RemoteFile, folder: Path, trust: bool = False) -> Path:
@@ -64,6 +66,9 @@ def _checked(have: Path, path: Path, expected: str, kept: Path) -> Path:
     kind = "md5" if len(expected) == 32 else "sha256"
     found = file_hash(have, kind)
     if expected and found != expected:
+        if have != path:
+            have.unlink()
+            _validator(have).unlink(missing_ok=True)
         raise InputError(f"{have}: its {kind} is {found}, expected {expected}; remove it and try again")
     if not expected:
         _check_kind(have, path.name)
@@ -111,16 +116,45 @@ def _download(source: RemoteFile, part: Path, known: bool) -> None:
         raise InputError(f"{url}: {reason}; try again (it resumes), or put the file at {part.with_suffix('')}") from e
 
 
+def _local(url: str) -> bool:
+    return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
+
+
+def _check_address(url: str, local: bool) -> None:
+    scheme = urlsplit(url).scheme
+    if scheme != "https" and not (scheme == "http" and local and _local(url)):
+        raise InputError(f"{url}: expected https://")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Redirects that do not leave TLS."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        _check_address(newurl, _local(req.full_url))
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def start(url: str, headers: dict[str, str], tls: bool) -> Any:
+    """Return the answer to a request of an address.
+
+    Args:
+        tls: see :class:`RemoteFile`.
+    """
+    if tls:
+        _check_address(url, local=True)
+    opener = urllib.request.build_opener(*([_Redirects] if tls else []))
+    return opener.open(urllib.request.Request(url, headers=headers), timeout=60)
+
+
 def _get(source: RemoteFile, part: Path, known: bool) -> None:
-    url = source.url
     have = part.stat().st_size if part.exists() else 0
     version = _validator(part).read_text(encoding="utf-8").strip() if _validator(part).exists() else ""
     if not version and not known:
         have = 0  # there would be no way to tell whether the rest belongs to the same version
     headers = {"Range": f"bytes={have}-"} if have else {}
-    request = urllib.request.Request(url, headers=headers | ({"If-Range": version} if have and version else {}))
+    headers |= {"If-Range": version} if have and version else {}
     try:
-        answer = urllib.request.urlopen(request, timeout=60)
+        answer = start(source.url, headers, source.tls)
     except urllib.error.HTTPError as e:
         size = (e.headers.get("Content-Range") or "").rpartition("/")[2]
         if e.code != 416 or not have:
@@ -149,9 +183,10 @@ def _get(source: RemoteFile, part: Path, known: bool) -> None:
             progress_bar(total=total, initial=have, desc=part.stem, unit="B", unit_scale=True) as bar,
         ):
             while block := answer.read(CHUNK):
+                have += len(block)
+                if source.size is not None and have > source.size:
+                    raise ValueError(f"more than {source.size} bytes")
                 out.write(block)
                 bar.update(len(block))
-                if source.size is not None and bar.n > source.size:
-                    raise ValueError(f"more than {source.size} bytes")
     if total is not None and part.stat().st_size != total:
         raise OSError(f"broke off after {part.stat().st_size} of {total} bytes")

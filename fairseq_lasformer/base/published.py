@@ -8,16 +8,16 @@ the address's files can change the model. An index is a file ``{"models": {NAME:
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin
 
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.base.files import locked, shared
+from fairseq_lasformer.base.files import locked, remove_folder, shared
 
 INDEX = "LASFORMER_MODELS"
 """Environment variable with the address of an index."""
@@ -26,7 +26,9 @@ CARD = "model.json"
 LARGEST_CARD, LARGEST = 1 << 20, 20 << 30
 """Bytes of a card or an index, and of all files of a model, at most."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+FILE_NAME = re.compile(r"\w[\w@.-]{0,99}(?<!\.part)(?<!\.version)")
+"""Names of files of a published model."""
+
 _HASH = re.compile("[0-9a-f]{64}")
 
 
@@ -35,25 +37,35 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fairseq_lasformer" / "models"
 
 
+def local_path(model: str | Path) -> Path:
+    """Return the place of a model: a path as it is, or the folder of a model that comes with the clone, by its name."""
+    place = Path(model)
+    if not place.exists() and len(place.parts) == 1 and (held := shared("data/models") / place).is_dir():
+        return held
+    return place
+
+
 def model_path(model: str | Path) -> Path:
-    """Return the place of a model: a path as it is, otherwise by name (the clone's, an index's), or by address.
+    """Return :func:`local_path`, or the folder of a model at an address or in the index, which is downloaded.
 
     Raises:
         InputError: the model cannot be downloaded, or differs from its hashes.
     """
-    text, place = str(model), Path(model)
-    if re.match("https?://", text):
-        address, _, fragment = text.partition("#")
-        wanted = fragment.removeprefix("sha256=")
-        if fragment and not (fragment != wanted and _HASH.fullmatch(wanted)):
-            raise InputError(f"{text}: expected #sha256= and 64 digits of the {CARD}'s hash, or nothing")
-        return _held(address.removesuffix(CARD).rstrip("/") + "/", wanted)
-    if place.exists() or len(place.parts) != 1 or not _NAME.fullmatch(text):
-        return place
-    if (held := shared("data/models") / place).is_dir():
-        return held
-    index = os.environ.get(INDEX)
-    return _from_index(index, text) if index else place
+    place, index = local_path(model), os.environ.get(INDEX)
+    # a path, as options have it, keeps one slash of two
+    address = re.sub("^(https?):/+", r"\1://", str(model))
+    try:
+        if re.match("https?://", address):
+            url, _, fragment = address.partition("#")
+            wanted = fragment.removeprefix("sha256=")
+            if fragment and not (fragment != wanted and _HASH.fullmatch(wanted)):
+                raise InputError(f"{address}: expected #sha256= and 64 digits of the {CARD}'s hash, or nothing")
+            return _held(url, wanted)
+        if index and not place.exists() and len(place.parts) == 1 and FILE_NAME.fullmatch(address):
+            return _from_index(index, address)
+    except (OSError, RuntimeError) as e:
+        raise InputError(f"{address}: cannot be kept in ~/.cache/fairseq_lasformer (or XDG_CACHE_HOME): {e}") from e
+    return place
 
 
 def _from_index(index: str, name: str) -> Path:
@@ -65,39 +77,56 @@ def _from_index(index: str, name: str) -> Path:
     url, wanted = (entry.get(key) if isinstance(entry, dict) else None for key in ("url", "sha256"))
     if not isinstance(url, str) or not isinstance(wanted, str) or not _HASH.fullmatch(wanted):
         raise InputError(f"{index}: {name}: expected its url, and the sha256 of its {CARD}")
-    return _held(urljoin(index, url).removesuffix(CARD).rstrip("/") + "/", wanted)
+    return _held(_joined(index, url), wanted)
 
 
-def _held(address: str, wanted: str) -> Path:
+def _held(url: str, wanted: str) -> Path:
     """Return the folder of a model in the cache; it is downloaded if it is not there.
 
     Args:
-        address: of its folder, with a slash at the end.
+        url: of its folder, or of its card.
         wanted: SHA-256 of its card; empty if it is not known.
     """
     from fairseq_lasformer.base.download import RemoteFile, fetch
 
-    short = hashlib.sha256(f"{address} {wanted}".encode()).hexdigest()[:12]
+    address = url.removesuffix(CARD).rstrip("/") + "/"
+    if not address.isascii() or len(address) > 2000:
+        raise InputError(f"{ascii(address[:100])}: not an address")
+    key = hashlib.sha256(f"{address} {wanted}".encode()).hexdigest()
     name = re.sub("[^A-Za-z0-9_.-]", "_", address.rstrip("/").rpartition("/")[2])[:60]
-    folder = cache() / f"{name}-{short}"
-    if (folder / CARD).is_file():
+    folder = cache() / f"{name}-{key[:32]}"
+    if (folder / CARD).is_file() and wanted in ("", _hash((folder / CARD).read_bytes())):
         return folder
     card = _read(address + CARD)
-    found = hashlib.sha256(card).hexdigest()
-    if wanted and found != wanted:
-        raise InputError(f"{address}{CARD}: its SHA-256 is {found}, expected {wanted}; not the model that was meant")
+    if wanted and _hash(card) != wanted:
+        raise InputError(
+            f"{address}{CARD}: its SHA-256 is {_hash(card)}, expected {wanted}; not the model that was meant"
+        )
     files = _files(_object(card, address + CARD), address)
     cache().mkdir(parents=True, exist_ok=True)
-    part = cache() / f"{folder.name}.part"
+    part = cache() / f"{folder.name}.{_hash(card)[:16]}.part"
     with locked(cache() / f"{folder.name}.lock", "a download of this model"):
-        if not (folder / CARD).is_file():
-            part.mkdir(exist_ok=True)
-            for name, size, digest in files:
-                fetch(RemoteFile(name, _checked(urljoin(address, name)), digest, size), part)
-            (part / CARD).write_bytes(card)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(part, folder)
+        part.mkdir(exist_ok=True)
+        for file, size, digest in files:
+            fetch(RemoteFile(file, _joined(address, quote(file)), digest, size, tls=True), part)
+        for found in part.iterdir():
+            if found.name not in {file for file, *_ in files}:
+                found.unlink()
+        (part / CARD).write_bytes(card)
+        remove_folder(folder)
+        os.replace(part, folder)
     return folder
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _joined(address: str, part: str) -> str:
+    try:
+        return urljoin(address, part)
+    except ValueError as e:
+        raise InputError(f"{address}: {ascii(part[:100])}: not an address ({e})") from e
 
 
 def _files(card: dict[str, Any], address: str) -> list[tuple[str, int, str]]:
@@ -105,36 +134,31 @@ def _files(card: dict[str, Any], address: str) -> list[tuple[str, int, str]]:
     entries, found = card.get("files"), dict[str, tuple[int, str]]()
     for entry in entries if isinstance(entries, list) else []:
         name, size, digest = (entry.get(key) if isinstance(entry, dict) else None for key in ("name", "size", "sha256"))
-        named = isinstance(name, str) and _NAME.fullmatch(name) and name not in (CARD, *found)
-        if not (named and type(size) is int and size >= 0 and isinstance(digest, str) and _HASH.fullmatch(digest)):
-            raise InputError(f"{address}{CARD}: {str(entry)[:80]}: expected a file's name, size and sha256, each once")
-        found[str(name)] = size, digest
+        named = isinstance(name, str) and FILE_NAME.fullmatch(name) and name not in (CARD, *found)
+        sized = type(size) is int and 0 <= size <= LARGEST
+        if not (named and sized and isinstance(digest, str) and _HASH.fullmatch(digest)):
+            raise InputError(
+                f"{address}{CARD}: {ascii(entry)[:80]}: expected a file's name, size and sha256, each file once, "
+                f"and at most {LARGEST >> 30} GiB"
+            )
+        found[str(name)] = int(size or 0), digest
     if not found:
         raise InputError(f"{address}{CARD}: names no files; not written by lasformer pack")
-    if (total := sum(size for size, _ in found.values())) > LARGEST:
-        raise InputError(f"{address}: {total / 1e9:.0f} GB; a model has at most {LARGEST / 1e9:.0f} GB")
+    if sum(size for size, _ in found.values()) > LARGEST:
+        raise InputError(f"{address}: a model has at most {LARGEST >> 30} GiB")
     return [(name, *rest) for name, rest in found.items()]
-
-
-def _checked(address: str) -> str:
-    """Return an address that may be read: with TLS, or on this machine."""
-    parts = urlsplit(address)
-    if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")):
-        return address
-    raise InputError(f"{address}: expected https://")
 
 
 def _read(address: str) -> bytes:
     """Return the content of a small file."""
-    import http.client
-    import urllib.error
-    import urllib.request
+    from fairseq_lasformer.base.download import start
 
     try:
-        with urllib.request.urlopen(_checked(address), timeout=60) as answer:
-            _checked(answer.geturl())
+        with start(address, {}, tls=True) as answer:
             content: bytes = answer.read(LARGEST_CARD + 1)
-    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as e:
+    except InputError:
+        raise
+    except (http.client.HTTPException, OSError, ValueError) as e:
         raise InputError(f"{address}: {' '.join(str(e).split()) or type(e).__name__}") from e
     if len(content) > LARGEST_CARD:
         raise InputError(f"{address}: more than {LARGEST_CARD >> 20} MB; expected a list of files")

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.options import NOTHING, SPEED, TABLE, argument, following, option
-from fairseq_lasformer.base.published import model_path
+from fairseq_lasformer.base.published import local_path
 
 BEAM = 5
 """Default of ``--beam``, here and in fairseq-generate."""
@@ -47,7 +47,7 @@ def tokens_per_batch() -> Any:
 
 def model() -> Any:
     """Return the field of a model that translates."""
-    return argument("a checkpoint, its folder, or a model's name or address", read=model_path, apart=True)
+    return argument("a checkpoint, its folder, or a model's name or address", read=local_path, apart=True)
 
 
 def report(unit: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import atomic_write, check_writable
 from fairseq_lasformer.base.options import FIGURES, PAGE, argument, option
-from fairseq_lasformer.base.published import model_path
+from fairseq_lasformer.base.published import local_path
 from fairseq_lasformer.base.records import Scores
 from fairseq_lasformer.base.shared_options import Beam, Data, Device, OverwriteOthers, max_tokens
 from fairseq_lasformer.base.targets import check_targets
@@ -160,7 +160,7 @@ class Info(Figures):
     """A model's parameters and costs."""
 
     figures = "rows"
-    checkpoint: Path = argument("a checkpoint, or its folder", read=model_path)
+    checkpoint: Path = argument("a checkpoint, or its folder", read=local_path)
     lengths: str = option("512,1024,2048,4096,8192", "numbers of tokens")
 
 

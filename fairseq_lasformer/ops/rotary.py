@@ -29,9 +29,11 @@ def rotate(x: Tensor, rotation: Tensor | None) -> Tensor:
     if rotation is None or not n:
         return x
     every = PAIRS // n
-    cos, sin = rotation[..., every // 2 :: every, :].to(x.dtype).unbind(-1)
+    cos, sin = rotation[..., every // 2 :: every, :].unbind(-1)
     first, second, rest = x[..., :n], x[..., n : 2 * n], x[..., 2 * n :]
-    return torch.cat([first * cos - second * sin, first * sin + second * cos, rest], -1)
+    # of narrow types, in float32: rounded angles would make scores depend on more than the distance
+    turned = (first * cos - second * sin).to(x.dtype), (first * sin + second * cos).to(x.dtype)
+    return torch.cat([*turned, rest], -1)
 
 
 def rotate_heads(x: Tensor, n_heads: int, rotation: Tensor | None, backend: str = "reference") -> Tensor:

@@ -11,7 +11,8 @@ import pytest
 
 from fairseq_lasformer.base import published
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.base.published import CARD, INDEX, model_path
+from fairseq_lasformer.base.published import CARD, INDEX, local_path, model_path
+from fairseq_lasformer.cli.main import main
 
 WEIGHTS = bytes(range(256)) * 3000
 
@@ -25,12 +26,18 @@ def site(tmp_path, monkeypatch):
     class Site(BaseHTTPRequestHandler):
         files: dict[str, bytes] = {}
         asked: list[tuple[str, str | None]] = []
+        moved: dict[str, str] = {}
         cut: int | None = None
 
         def do_GET(self):
             wanted = self.headers.get("Range")
             Site.asked.append((self.path, wanted))
             content = Site.files.get(self.path)
+            if self.path in Site.moved:
+                self.send_response(302)
+                self.send_header("Location", Site.moved[self.path])
+                self.send_header("Content-Length", "0")
+                return self.end_headers()
             if content is None:
                 return self.send_error(404)
             begin = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
@@ -91,6 +98,50 @@ def test_a_model_is_found_by_its_name_in_an_index(site, monkeypatch):
         model_path("pages")
 
 
+def test_an_address_survives_being_a_path(site):
+    place = local_path(f"{site.address}/mine")
+    assert "//" not in str(place) and (model_path(place) / "model.pt").read_bytes() == WEIGHTS
+
+
+def test_errors_are_told_in_one_line(site, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("A line.")
+    for address, message in (("http://example.org/x", "expected https://"), (f"{site.address}/other", "404")):
+        assert main(["translate", address, "text.txt", "-o", "out.txt"]) == 1
+        told = capsys.readouterr().err
+        assert message in told and told.startswith("error: http") and len(told.splitlines()) == 1, told
+
+
+def test_redirects_do_not_leave_tls(site):
+    for path in (f"/mine/{CARD}", "/mine/model.pt"):
+        kept = site.files.pop(path)
+        site.moved[path] = "http://intern.test/x"
+        with pytest.raises(InputError, match="http://intern.test/x: expected https://"):
+            model_path(f"{site.address}/mine")
+        site.files[path] = kept
+        del site.moved[path]
+    site.moved["/mine/model.pt"] = f"{site.address}/there"
+    site.files["/there"] = site.files.pop("/mine/model.pt")
+    assert (model_path(f"{site.address}/mine") / "model.pt").read_bytes() == WEIGHTS
+
+
+def test_a_model_that_is_packed_again_leaves_nothing_of_the_first(site):
+    site.cut = 500_000
+    with pytest.raises(InputError, match="broke off"):
+        model_path(f"{site.address}/mine")
+    site.cut = None
+    publish(site, {"checkpoint_best.pt": WEIGHTS[::-1], "settings.json": b"{}"})
+    folder = model_path(f"{site.address}/mine")
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint_best.pt", "model.json", "settings.json"]
+
+
+def test_places_that_cannot_be_written_are_told(site, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(InputError, match="cannot be kept in ~/.cache/fairseq_lasformer"):
+        model_path(f"{site.address}/mine")
+
+
 def test_an_interrupted_download_goes_on(site):
     site.cut = 500_000
     with pytest.raises(InputError, match="broke off after 500000 of 768000 bytes; try again"):
@@ -108,6 +159,7 @@ def test_what_was_altered_is_never_read(site):
     with pytest.raises(InputError, match="model.pt.part: its sha256 is .*, expected"):
         model_path(f"{site.address}/mine")
     assert not any((path / CARD).exists() for path in published.cache().iterdir())
+    assert not list(published.cache().rglob("model.pt*"))  # the next try begins anew
     site.files[f"/mine/{CARD}"] = site.files[f"/mine/{CARD}"] + b" "
     with pytest.raises(InputError, match=f"expected {digest}; not the model"):
         model_path(f"{site.address}/mine#sha256={digest}")
@@ -119,7 +171,7 @@ def test_what_is_too_large_is_not_read_on(site, monkeypatch):
     site.files["/mine/model.pt"] = WEIGHTS + b"more"
     with pytest.raises(InputError, match="768004 bytes, expected 768000"):
         model_path(f"{site.address}/mine")
-    monkeypatch.setattr(published, "LARGEST", 1000)
+    monkeypatch.setattr(published, "LARGEST", 768_001)
     with pytest.raises(InputError, match="a model has at most"):
         model_path(f"{site.address}/mine")
     monkeypatch.setattr(published, "LARGEST_CARD", 50)
@@ -136,6 +188,8 @@ def test_what_is_too_large_is_not_read_on(site, monkeypatch):
         [{"name": ".x", "size": 1, "sha256": "0" * 64}],
         [{"name": CARD, "size": 1, "sha256": "0" * 64}],
         [{"name": "x", "size": True, "sha256": "0" * 64}],
+        [{"name": "a.part", "size": 1, "sha256": "0" * 64}],
+        [{"name": "x", "size": 10**400, "sha256": "0" * 64}],
         [{"name": "x", "size": -1, "sha256": "0" * 64}],
         [{"name": "x", "size": 1, "sha256": "0"}],
         [{"name": "x", "size": 1, "sha256": "0" * 64}] * 2,
@@ -152,6 +206,8 @@ def test_cards_of_other_kinds_are_refused(site, files):
 def test_other_addresses_need_tls(site, tmp_path):
     with pytest.raises(InputError, match="expected https://"):
         model_path("http://example.org/mine")
+    with pytest.raises(InputError, match="not an address"):
+        model_path("https://\ud800.org/mine")
     with pytest.raises(InputError, match="404"):
         model_path(f"{site.address}/other")
     (tmp_path / "mine").mkdir()

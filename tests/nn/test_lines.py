@@ -9,6 +9,7 @@ from helpers import steps
 from fairseq_lasformer.nn.attentions.selected import LINE_BIAS_UNIT
 from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.nn.options import Pass
+from fairseq_lasformer.nn.rotary import near
 from fairseq_lasformer.ops import AttentionMask, OwnLines
 
 EOS, PAD, SEP = 2, 1, 9
@@ -197,6 +198,18 @@ def test_selectors_of_earlier_models_have_no_biases(by_lines):
     assert len(biases) == 2 * len(list(model.selectors())) and all(weights.pop(name).any() for name in biases)
     model.load_state_dict(weights)
     assert not any(model.state_dict()[name].any() for name in biases)
+
+
+def test_selectors_of_a_model_without_own_lines_start_to_read_near_lines(by_lines, build):
+    options = {"select_modules": "encoder,decoder,cross", **WIDE}
+    weights = {name: value.clone() for name, value in build(**options).state_dict().items()}
+    model, fresh = by_lines(0.5, **options), by_lines(0.5, **options)
+    model.load_state_dict(dict(weights))
+    for (_, selector), (_, initial) in zip(model.selectors(), fresh.selectors(), strict=True):
+        assert selector.q_proj.bias.any() and torch.equal(selector.k_proj.bias, initial.k_proj.bias)
+        assert not selector.q_proj.weight[:16].any() and selector.q_proj.weight[16:].any()
+    (before, after) = (weights["encoder.layers.0.self_attn.q_proj.bias"], model.encoder.layers[0].self_attn.q_proj.bias)
+    assert torch.allclose(after - before, near(2, 64), atol=1e-6) and near(2, 64).any()
 
 
 def test_more_lines_before_change_nothing_but_what_is_read_of_them(by_lines):

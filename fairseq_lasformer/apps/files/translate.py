@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from fairseq_lasformer.apps.files.translate_options import (
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.machine import cores
 from fairseq_lasformer.base.options import text_settings
+from fairseq_lasformer.base.published import model_path
 from fairseq_lasformer.base.shared_options import shard_of
 from fairseq_lasformer.base.targets import check_targets
 from fairseq_lasformer.base.terminal import progress_bar
@@ -49,6 +51,7 @@ def run_translate(args: Translate) -> None:
     shard_of(args.shard)
     places = [Path(name) for name in args.input]
     _check_places(args, places)
+    args = replace(args, model=model_path(args.model))
     if len(places) > 1 or places[0].is_dir():
         if args.given:
             raise InputError("--given: only for a single text, not for a folder or several files")

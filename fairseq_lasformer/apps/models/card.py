@@ -15,16 +15,26 @@ from typing import Any
 from fairseq_lasformer import __version__
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import atomic_write, file_hash
-from fairseq_lasformer.base.machine import machine
-from fairseq_lasformer.base.published import CARD
+from fairseq_lasformer.base.machine import machine, start
+from fairseq_lasformer.base.published import CARD, FILE_NAME
 from fairseq_lasformer.data.subwords import DataConfig
+
+OWN = {"name", "source", "target", "fairseq_lasformer", "date", "files", "measured"}
+"""Keys of a card that :func:`write_card` and :func:`measured` find."""
 
 
 def read_about(file: Path | None) -> dict[str, Any]:
     """Read what a card says besides: a YAML mapping such as ``{licence: MPL-2.0, data: ..., scores: {...}}``."""
     from fairseq_lasformer.experiments.yaml_file import read_yaml
 
-    return {} if file is None else read_yaml(file)
+    further = {} if file is None else read_yaml(file)
+    if taken := sorted(OWN & further.keys()):
+        raise InputError(f"{file}: {', '.join(taken)}: found by lasformer pack itself; leave it out")
+    try:
+        json.dumps(further, allow_nan=False)
+    except (TypeError, ValueError) as e:
+        raise InputError(f"{file}: not for JSON ({e}); put dates between quotes") from e
+    return further
 
 
 def write_card(folder: Path, name: str, settings: DataConfig, further: dict[str, Any]) -> None:
@@ -32,9 +42,11 @@ def write_card(folder: Path, name: str, settings: DataConfig, further: dict[str,
 
     Args:
         folder: its files.
-        further: what it says besides; None of its keys may be one of the card's own.
+        further: what it says besides.
     """
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != CARD)
+    if odd := [path.name for path in files if not FILE_NAME.fullmatch(path.name)]:
+        raise InputError(f"{odd[0]}: not a name that a published model can have; rename the languages")
     own = {
         "name": name,
         "source": settings.source_lang,
@@ -43,22 +55,21 @@ def write_card(folder: Path, name: str, settings: DataConfig, further: dict[str,
         "date": datetime.date.today().isoformat(),
     }
     listed = [{"name": path.name, "size": path.stat().st_size, "sha256": file_hash(path)} for path in files]
-    if taken := sorted({*own, "files"} & further.keys()):
-        raise InputError(f"--about: {', '.join(taken)}: found by lasformer pack itself; leave it out")
     atomic_write(folder / CARD, json.dumps(own | further | {"files": listed}, indent=1, ensure_ascii=False) + "\n")
 
 
 def measured(folder: Path, text: Path) -> dict[str, Any]:
     """Translate a text in another process; return its tokens per second and memory, with the machine."""
-    command = [sys.executable, "-m", "fairseq_lasformer.apps.models.card", str(folder.absolute()), str(text)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise InputError(f"--measure {text}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-P", "-m", "fairseq_lasformer.apps.models.card", str(folder.absolute()), str(text)]
+    process = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said, errors = process.communicate()
+    if process.returncode:
+        raise InputError(f"--measure {text}: {(errors.strip().splitlines() or ['failed'])[-1]}")
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return found
 
 
 def _measure(folder: str, text: str) -> dict[str, Any]:
-    import resource
     import time
 
     from fairseq_lasformer.documents.hub import load_model
@@ -72,7 +83,8 @@ def _measure(folder: str, text: str) -> dict[str, Any]:
     tokens = sum(len(model.encode(line)) for line in document.splitlines() if line.strip())
     about = machine()
     found = {key: about[key] for key in ("cpu", "instructions", "threads", "torch")}
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    status = Path("/proc/self/status").read_text(encoding="utf-8")  # getrusage counts what the parent had before it
+    memory = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) / 1024
     return found | {"source_tokens": tokens, "tokens_per_second": round(tokens / seconds), "memory_mib": round(memory)}
 
 

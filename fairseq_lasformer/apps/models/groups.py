@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fairseq_lasformer.nn.options import Pass
+from fairseq_lasformer.ops import rotate
+from fairseq_lasformer.ops.reference import attention_scores, line_bias, masked_softmax
+
 if TYPE_CHECKING:
     from fairseq.models import BaseFairseqModel
 
@@ -96,25 +100,22 @@ def attention_of_layers(
     found: dict[str, list[Tensor]] = {name: [] for name in modules}
     for source, target in examples:
         previous = torch.cat([target.new_tensor([eos]), target[:-1]])
-        with _projected([attention for module in modules.values() for attention in module]) as projected:
+        with _passes([attention for module in modules.values() for attention in module]) as passes:
             model(source[None], torch.tensor([len(source)]), previous[None])
         for name, layers in modules.items():
-            found[name].append(torch.stack([_attention(a, projected[a], name == "decoder") for a in layers]))
+            found[name].append(torch.stack([_attention(attention, passes[attention]) for attention in layers]))
     return found
 
 
 @contextmanager
-def _projected(attentions: Sequence[Any]) -> Iterator[dict[Any, list[Tensor]]]:
-    """Collect queries and keys of attentions, in a pass over one example: [query, key], each [N, H * D]."""
-    found: dict[Any, list[Tensor]] = {attention: [torch.empty(0), torch.empty(0)] for attention in attentions}
-    hooks = []
-    for attention in attentions:
-        for side, projection in enumerate((attention.q_proj, attention.k_proj)):
+def _passes(attentions: Sequence[Any]) -> Iterator[dict[Any, Pass]]:
+    """Collect the inputs of attentions, in a pass over one example."""
+    found: dict[Any, Pass] = {}
 
-            def keep(module: Any, args: Any, out: Tensor, at: Any = attention, side: int = side) -> None:
-                found[at][side] = out[0]
+    def keep(module: Any, args: Any) -> None:
+        found[module] = args[0]
 
-            hooks.append(projection.register_forward_hook(keep))
+    hooks = [attention.register_forward_pre_hook(keep) for attention in attentions]
     try:
         yield found
     finally:
@@ -122,13 +123,12 @@ def _projected(attentions: Sequence[Any]) -> Iterator[dict[Any, list[Tensor]]]:
             hook.remove()
 
 
-def _attention(module: Any, projected: Sequence[Tensor], causal: bool) -> Tensor:
+def _attention(module: Any, full: Pass) -> Tensor:
     """Return the mean attention over heads of some evenly spread queries: [queries, keys]."""
-    query, key = projected
-    n, heads = len(query), module.num_heads
+    q, k, _ = module.projected(full.query, full.memory)
+    q, k = (rotate(t, None if r is None else r[:, None]) for t, r in zip((q, k), full.rotations))
+    n = q.size(2)
+    allowed = full.mask.full(1, n, k.size(2), q.device)
     rows = torch.linspace(0, n - 1, min(n, QUERIES)).round().long()
-    q, k = (t.unflatten(-1, (heads, -1)).transpose(0, 1) for t in (query[rows], key))
-    scores = q @ k.mT / math.sqrt(q.size(-1))
-    if causal:
-        scores = scores.masked_fill(torch.arange(len(key)) > rows[:, None], -math.inf)
-    return scores.softmax(-1).mean(0)
+    scores = attention_scores(q, k) + line_bias(module.bias, full.mask, allowed)
+    return masked_softmax(scores[:, :, rows], allowed[:, None, rows])[0].mean(0)

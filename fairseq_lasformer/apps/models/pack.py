@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairseq_lasformer.apps.models.card import measured, read_about, write_card
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.base.files import atomic_copy, check_new_folder, file_hash, new_folder
+from fairseq_lasformer.base.files import atomic_copy, check_new_folder, check_regular, file_hash, new_folder
 from fairseq_lasformer.base.published import CARD
 from fairseq_lasformer.checkpoints.loading import EIGHT_BITS, chosen, load, save
 from fairseq_lasformer.data.subwords import DataConfig, subword_model
@@ -53,6 +53,8 @@ def pack(
         the size of the folder, and the SHA-256 of its card, in words.
     """
     further = read_about(about)
+    if measure is not None:
+        check_regular(measure, "; --measure needs a text in the model's source language")
     checkpoint = chosen(checkpoint)
     check_new_folder(out)
     state = load(checkpoint)

@@ -155,6 +155,8 @@ def _cut(weights: dict[str, Tensor], side: str, attention: str, layer: int, scor
         for part in ("weight", "bias"):
             value = weights[f"{stem}.{name}.{part}"]
             weights[f"{stem}.{name}.{part}"] = value.unflatten(0, (len(scores), -1))[kept].flatten(0, 1)
+    if f"{stem}.line_bias" in weights:
+        weights[f"{stem}.line_bias"] = weights[f"{stem}.line_bias"][kept]
     value = weights[f"{stem}.out_proj.weight"]
     weights[f"{stem}.out_proj.weight"] = value.unflatten(1, (len(scores), -1))[:, kept].flatten(1, 2).contiguous()
 

@@ -13,7 +13,7 @@ from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import locked
 from fairseq_lasformer.base.machine import cores
 from fairseq_lasformer.base.options import NOTHING, SPEED, argument, option, text_settings
-from fairseq_lasformer.base.published import model_path
+from fairseq_lasformer.base.published import local_path, model_path
 from fairseq_lasformer.base.resume import key_of
 from fairseq_lasformer.base.shared_options import Beam, Data, Decoding, Device, Remembering, max_tokens
 
@@ -25,7 +25,7 @@ class Serve(Data, Beam, Device, Decoding, Remembering):
     """A server."""
 
     models: tuple[Path, ...] = argument(
-        "checkpoints, their folders, or models' names or addresses", read=model_path, metavar="MODEL", apart=True
+        "checkpoints, their folders, or models' names or addresses", read=local_path, metavar="MODEL", apart=True
     )
     host: str = option("127.0.0.1", "address to listen on (default: this machine only)", changes=NOTHING)
     port: int = option(5000, "to listen on", changes=NOTHING)
@@ -84,7 +84,7 @@ def _serve(args: Serve) -> None:
     port = listening.getsockname()[1]
     lanes = args.lanes
     models = []
-    for path in args.models:
+    for path in map(model_path, args.models):
         model = load_model(path, args.data, args.device, **args.decoding())
         if lanes is None:
             lanes = 1 if model.device.type == "cuda" or cores() == 1 else 2

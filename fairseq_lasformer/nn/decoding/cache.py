@@ -228,7 +228,7 @@ class DecodingCache:
     def source_rotation(self, line: Callable[[], Tensor], frequency: Tensor, memory: Tensor) -> Tensor:
         """Return those of the source's lines, [N, K, 8, 2], whose numbers are computed on the first step."""
         found = self.once("rotation", lambda _: rotations(line(), frequency).flatten(2), memory)
-        return found.unflatten(2, (-1, 2))
+        return found[:, : memory.size(1)].unflatten(2, (-1, 2))  # buffers of a CUDA graph are longer
 
     def begin_lines(self, line: Tensor, place: Tensor) -> None:
         """Write the line and the place, int64 [N], of the last of the positions that :meth:`begin_with` starts with."""

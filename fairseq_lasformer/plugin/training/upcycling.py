@@ -54,12 +54,21 @@ def _lines(weights: dict[str, Tensor], own: dict[str, Tensor], ends: Mapping[str
         if name in weights:
             n_heads = len(own[f"{name.rpartition('.')[0].rpartition('.')[0]}.line_bias"])
             weights[name] = weights[name] + near(n_heads, len(weights[name]) // n_heads).to(weights[name])
+    _near_selectors(weights, own)
     tables = ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")
     for side, words in ends.items():
         for name in (f"{table}.{part}" for table in tables if table.startswith(side) for part in ("weight", "bias")):
             if len(words) > 1 and name in weights:
                 weights[name] = weights[name].clone()
                 weights[name][words[1]] = weights[name][words[0]]
+
+
+def _near_selectors(weights: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+    """Let selectors of a model without own lines read near lines: what they have learned is not to be rotated."""
+    for name in [name for name in weights if re.search(r"\.selector\.[qk]_proj\.weight$", name)]:
+        bias = f"{name.removesuffix('weight')}bias"
+        if bias in own and bias not in weights:
+            weights[name], weights[bias] = unrotated(weights[name], 1), own[bias]
 
 
 def mean_head(

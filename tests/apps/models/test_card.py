@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 
@@ -38,9 +37,13 @@ def test_a_card_names_every_file_with_its_hash_and_what_was_measured(trained_fol
 
 def test_what_a_card_says_itself_is_not_taken_from_a_file(trained_folder, prepared, tmp_path):
     (tmp_path / "about.yaml").write_text("files: []\nname: other\n")
-    with pytest.raises(InputError, match="--about: files, name: found by lasformer pack itself"):
+    with pytest.raises(InputError, match="about.yaml: files, name: found by lasformer pack itself"):
         pack(trained_folder, tmp_path / "mine", prepared, tmp_path / "about.yaml")
     assert not (tmp_path / "mine").exists()
-    with pytest.raises(InputError, match="--measure .*missing.txt"):
+    for odd in ("trained: 2026-11-01", "loss: .nan"):
+        (tmp_path / "about.yaml").write_text(odd)
+        with pytest.raises(InputError, match="about.yaml: not for JSON"):
+            pack(trained_folder, tmp_path / "mine", prepared, tmp_path / "about.yaml")
+    with pytest.raises(InputError, match="missing.txt: no such file; --measure needs a text"):
         pack(trained_folder, tmp_path / "mine", prepared, None, tmp_path / "missing.txt")
-    shutil.rmtree(tmp_path / "mine", ignore_errors=True)
+    assert not (tmp_path / "mine").exists()

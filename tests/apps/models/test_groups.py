@@ -69,3 +69,32 @@ def test_attention_is_what_the_layers_compute(build):
         torch.cat([p.bias for p in parts]), None, None, False, 0.0, own.out_proj.weight, own.out_proj.bias,
     )  # fmt: skip
     torch.testing.assert_close(found["encoder"][0][0], weights[0], rtol=1e-4, atol=1e-5)
+
+
+def test_attention_with_own_lines_is_that_of_the_model(build, small_task, monkeypatch):
+    """Biases of the other lines, and rotations by line numbers, decide what is read."""
+    monkeypatch.setattr(small_task, "separator_in", lambda dictionary: 10, raising=False)
+    model = build(select_modules="none", own_lines=True).eval()
+    source = tokens(1, 30)[0].masked_fill(torch.arange(30) % 10 == 9, 10)
+    attention = model.encoder.layers[0].self_attn
+    with torch.no_grad():
+        attention.v_proj.weight.zero_()
+        (found,) = attention_of_layers(model, [(source, source)], 2)["encoder"]
+        # values that are 1 in one line and 0 elsewhere: what comes out is the attention to that line
+        seen = {}
+        attention.register_forward_pre_hook(lambda module, args: seen.update(full=args[0]))
+        attention.out_proj.weight.copy_(torch.eye(32))
+        attention.out_proj.bias.zero_()
+        model.encoder(source[None], torch.tensor([30]))
+        full = seen["full"]
+        for line in range(3):
+            of_line = ((torch.arange(30) // 10) == line).float()
+            monkeypatch.setattr(
+                attention.v_proj, "forward", lambda x, of_line=of_line: of_line[None, :, None].expand(1, 30, 32)
+            )
+            monkeypatch.setattr(
+                "fairseq_lasformer.nn.attentions.projected.products",
+                lambda x, *layers: [layer(x) for layer in layers],
+            )
+            out = attention(full, attention.selector(full)).out[0] if attention.selector else attention(full).out[0]
+            torch.testing.assert_close(found[0] @ of_line, out.view(30, 4, 8).mean((1, 2)), rtol=1e-4, atol=1e-5)

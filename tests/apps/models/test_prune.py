@@ -7,7 +7,7 @@ import torch
 from helpers import train
 
 from fairseq_lasformer.apps.models.dense_start import write_start
-from fairseq_lasformer.apps.models.prune import importance, prune
+from fairseq_lasformer.apps.models.prune import _cut, importance, prune
 from fairseq_lasformer.apps.models.start_options import StartOptions
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.checkpoints.loading import load
@@ -131,6 +131,18 @@ def test_attention_without_keys_is_not_cut(prepared, tmp_path):
         prune(checkpoint, tmp_path / "out.pt", data=prepared, heads="cross=1")
     with pytest.raises(InputError, match="attends by performer"):
         write_start(checkpoint, prepared, tmp_path / "start.pt", StartOptions())
+
+
+def test_heads_take_their_biases_of_other_lines_with_them():
+    weights = {
+        f"x.layers.0.a.{name}.{part}": torch.randn(8, 3)[:, 0]
+        for name in ("q_proj", "k_proj", "v_proj")
+        for part in ("bias",)
+    }
+    weights |= {f"x.layers.0.a.{name}.weight": torch.randn(8, 8) for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
+    weights["x.layers.0.a.line_bias"] = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    _cut(weights, "x", "a", 0, torch.tensor([0.1, 0.9, 0.2, 0.8]), 2)
+    assert weights["x.layers.0.a.line_bias"].tolist() == [2.0, 4.0]
 
 
 def test_heads_that_are_gone_do_not_come_back(deep, prepared, tmp_path):

@@ -69,7 +69,7 @@ void rotate(const Tensor& x, int64_t from, int64_t heads, int64_t width, const s
   const int64_t every = kPairs / pairs;
   const auto* turns = rotation->const_data_ptr<float>();
   auto* all = x.mutable_data_ptr<float>();
-  for (int64_t r = 0; r < x.size(0); ++r) {
+  const auto row = [&](int64_t r) {
     for (int64_t h = 0; h < heads; ++h) {
       float* first = all + r * x.size(1) + from + h * width;
       float* second = first + pairs;
@@ -80,7 +80,10 @@ void rotate(const Tensor& x, int64_t from, int64_t heads, int64_t width, const s
         second[i] = a * turn[1] + b * turn[0];
       }
     }
-  }
+  };
+  at::parallel_for(0, x.size(0), grain(8 * heads * pairs), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) row(r);
+  });
 }
 
 // Columns from : from + n of x [R, W].
@@ -172,7 +175,7 @@ class Step {
     if (kappa == kAsBelow) return;
     if (kappa == kGiven) {
       kept = {given_[4 * layer + 2 * cross], given_[4 * layer + 2 * cross + 1], true};
-    } else if (kappa == kEvery || kappa >= kOne || end <= kMinKeys) {
+    } else if (kappa == kEvery || kappa >= kOne || (end <= kMinKeys && biases_.empty())) {
       kept = cross ? Slots{} : every_;
     } else {
       kept.chosen = true;
