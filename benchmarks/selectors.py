@@ -85,6 +85,8 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
     model = hub.models[0]
     if not list(model.selectors()):
         raise InputError(f"{args.checkpoint}: selects nothing")
+    if model.cfg.own_lines:
+        raise InputError(f"{args.checkpoint}: has own lines; this compares selections of all keys")
     learned = texts(hub, "train", args.documents, args.longer)
     tested = texts(hub, "test", args.tested, args.longer)
     for module in MODULES:

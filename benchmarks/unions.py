@@ -42,6 +42,8 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
     selectors = dict(model.selectors())
     if not selectors:
         raise InputError(f"{args.checkpoint}: selects nothing")
+    if model.cfg.own_lines:
+        raise InputError(f"{args.checkpoint}: has own lines; this compares selections of all keys")
     seen: dict[str, Pass] = {}
     hooks = [
         s.register_forward_pre_hook(lambda _, inputs, name=name: seen.__setitem__(name, inputs[0]))
