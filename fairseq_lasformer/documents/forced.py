@@ -31,7 +31,7 @@ class Scores(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """Some lines of a document, as a document of their own."""
+    """Some lines of a document, as a document of their own, in which they are as far apart as they were."""
 
     lines: Sequence[int]  # their numbers, from 0, ascending
     # sources, targets: int64 tokens of lines that are different in this variant
@@ -156,7 +156,10 @@ class ForcedDocument:
         """Return the scores of all lines of variants, by number."""
         model = self.model
         examples = [self.example(variant) for variant in variants]
-        scored = against_second(model.models[0], model.tgt_dict, examples, SCORED_TOKENS, model.device, self.done)
+        lines = [variant.lines for variant in variants]
+        scored = against_second(
+            model.models[0], model.tgt_dict, examples, SCORED_TOKENS, model.device, self.done, lines
+        )
         found = []
         for variant, tokens in zip(variants, scored):
             starts = self._starts(variant)
@@ -171,7 +174,8 @@ class ForcedDocument:
             starts = self._starts(variant)
             spans.append([(starts[line] + first, starts[line] + end) for line, first, end in places])
         examples = [self.example(variant) for variant, _ in asked]
-        return of_spans(model.models[0], model.tgt_dict, examples, spans, SCORED_TOKENS, model.device, self.done)
+        lines = [variant.lines for variant, _ in asked]
+        return of_spans(model.models[0], model.tgt_dict, examples, spans, SCORED_TOKENS, model.device, self.done, lines)
 
     def full(self, line: int) -> Scores:
         """Return the scores of a line in its part of the document."""

@@ -20,10 +20,19 @@ Output = Callable[[Tensor], Tensor]
 """Projection of features [..., d] to scores of all words."""
 
 
-def _encoded(model: BaseFairseqModel, rows: Sequence[Tensor], pad: int, device: torch.device | str) -> Any:
+Lines = Sequence[Sequence[int]] | None
+"""Numbers of the lines of each example in its document, if some are left out; None for all."""
+
+
+def _encoded(
+    model: BaseFairseqModel, rows: Sequence[Tensor], pad: int, device: torch.device | str, lines: Lines = None
+) -> Any:
     """Return the encoder's output for some sources."""
     sources = _padded(rows, pad, device)
-    return model.encoder(sources, (sources != pad).sum(1))
+    options: dict[str, Any] = {}
+    if lines is not None and getattr(model.encoder, "tells_lines", False):
+        options["line_numbers"] = _padded([torch.tensor(numbers) for numbers in lines], 0, device)
+    return model.encoder(sources, (sources != pad).sum(1), **options)
 
 
 def _features(decoder: Any, previous: Tensor, encoded: Any) -> tuple[Tensor, Output]:
@@ -78,10 +87,14 @@ def against_second(
     max_tokens: int,
     device: torch.device | str,
     done: Callable[[int], object] = lambda n: None,
+    lines: Lines = None,
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return the log probabilities of all target tokens, those of the most likely other words there, and these words.
 
     See :func:`log_probabilities`. The padding symbol and the unknown word are not among the others.
+
+    Args:
+        lines: see :data:`Lines`.
     """
     excluded = torch.tensor([dictionary.pad(), dictionary.unk()])
 
@@ -90,7 +103,7 @@ def against_second(
         every[..., excluded] = float("-inf")
         return tuple(every.max(2))
 
-    scored = _scored(model, dictionary, examples, max_tokens, device, second, done)
+    scored = _scored(model, dictionary, examples, max_tokens, device, second, done, lines)
     return [(tokens, values, words.long()) for tokens, values, words in scored]
 
 
@@ -103,8 +116,9 @@ def _scored(
     device: torch.device | str,
     further: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     done: Callable[[int], object] = lambda n: None,
+    lines: Lines = None,
 ) -> list[tuple[Tensor, ...]]:
-    """Score targets; see :func:`log_probabilities`.
+    """Score targets; see :func:`log_probabilities` and :func:`against_second`.
 
     Args:
         further: returns what else is wanted, each [B, N], from the log probabilities of all words [B, N, vocabulary]
@@ -115,7 +129,7 @@ def _scored(
     found: dict[int, tuple[Tensor, ...]] = {}
 
     for batch in batches([max(len(source), len(target)) for source, target in examples], order, max_tokens):
-        encoded = _encoded(model, [examples[i][0] for i in batch], pad, device)
+        encoded = _encoded(model, [examples[i][0] for i in batch], pad, device, lines and [lines[i] for i in batch])
         targets = _padded([examples[i][1] for i in batch], pad, device)
         previous = targets.roll(1, 1)
         previous[:, 0] = eos
@@ -144,6 +158,7 @@ def of_spans(
     max_tokens: int,
     device: torch.device | str,
     done: Callable[[int], object] = lambda n: None,
+    lines: Lines = None,
 ) -> list[list[float]]:
     """Return the log probabilities of some places of each target: each from a token up to another.
 
@@ -152,6 +167,7 @@ def of_spans(
     Args:
         examples, max_tokens, done: see :func:`log_probabilities`.
         spans: the places in each target; at least one.
+        lines: see :data:`Lines`.
     """
     pad, eos = dictionary.pad(), dictionary.eos()
     targets = [target[: max(end for _, end in places)] for (_, target), places in zip(examples, spans)]
@@ -159,7 +175,7 @@ def of_spans(
     found: dict[int, list[float]] = {}
     order = sorted(range(len(examples)), key=lambda i: (len(examples[i][0]), len(targets[i])))
     for batch in batches([max(len(examples[i][0]), len(targets[i])) for i in range(len(examples))], order, max_tokens):
-        encoded = _encoded(model, [examples[i][0] for i in batch], pad, device)
+        encoded = _encoded(model, [examples[i][0] for i in batch], pad, device, lines and [lines[i] for i in batch])
         features, output = _features(model.decoder, _padded([previous[i] for i in batch], pad, device), encoded)
         places = [(row, token) for row, i in enumerate(batch) for a, b in spans[i] for token in range(a, b)]
         rows, tokens = (torch.tensor(numbers, device=device) for numbers in zip(*places))

@@ -80,6 +80,16 @@ class TargetLines(NamedTuple):
         return OwnLines(index - self.place, count if padding is None else count.masked_fill(padding, 0))
 
 
+def numbered(line: Tensor, numbers: Tensor | None) -> Tensor:
+    """Return the numbers of tokens' lines in their document, int64 [B, N].
+
+    Args:
+        line: int64 [B, N], those in the text that is left of it.
+        numbers: int64 [B, L], of its lines; None for the same.
+    """
+    return line if numbers is None else numbers.gather(1, line.clamp_max(numbers.size(1) - 1))
+
+
 def tokens_of_lines(first: Tensor, n_tokens: Tensor, line: Tensor) -> OwnLines:
     """Return the tokens of lines; none of a line that a source does not have.
 

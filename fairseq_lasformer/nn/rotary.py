@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fairseq_lasformer.ops.rotary import PAIRS, n_pairs
+from fairseq_lasformer.ops import PAIRS, n_pairs
 
 FASTEST = 2.0
 """Radians per line of the first pair; each further one has half of those before it."""

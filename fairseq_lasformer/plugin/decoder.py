@@ -20,7 +20,7 @@ from fairseq_lasformer.nn.decoding.packed_modules import Unsupported
 from fairseq_lasformer.nn.decoding.packed_stack import PackedDecoder, PackedStack
 from fairseq_lasformer.nn.decoding.step_products import Products, step_products
 from fairseq_lasformer.nn.layers import BothLines, BothRotations, DecodeContext, FullPass
-from fairseq_lasformer.nn.lines import SourceLines, TargetLines
+from fairseq_lasformer.nn.lines import SourceLines, TargetLines, numbered
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.nn.stack import Observer
@@ -326,7 +326,9 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         if lines is None:
             return (None, None), (None, None)
         source = SourceLines.of(encoder_out["ends"][0], source_padding)
-        return (lines.own(padding), source.own(lines.line)), (self.rotations(lines.line), self.rotations(source.line))
+        both = (numbered(each.line, encoder_out.get("line_numbers")) for each in (lines, source))
+        target_rotations, source_rotations = map(self.rotations, both)
+        return (lines.own(padding), source.own(lines.line)), (target_rotations, source_rotations)
 
     def _begin(self, cache: DecodingCache, tokens: Tensor, encoder_out: EncoderOut) -> TargetLines | None:
         """Start a cache with tokens [N, P]; return their lines, see :meth:`_lines`."""

@@ -14,7 +14,7 @@ from fairseq_lasformer.base.records import EncoderOut
 from fairseq_lasformer.nn.decoding.cache import regroup
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported, fix_encoder, quantise
 from fairseq_lasformer.nn.layers import FullPass
-from fairseq_lasformer.nn.lines import SourceLines
+from fairseq_lasformer.nn.lines import SourceLines, numbered
 from fairseq_lasformer.nn.options import RunOptions
 from fairseq_lasformer.nn.stack import Observer
 from fairseq_lasformer.ops import AttentionMask
@@ -87,6 +87,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         observe: Observer | None = None,
         position_offset: Tensor | None = None,
         update: int = 0,
+        line_numbers: Tensor | None = None,
     ) -> EncoderOut:
         """Compute fairseq's encoder output; in training also ``supervision`` and ``router_stats`` by name.
 
@@ -98,6 +99,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
             observe: called with the output of every attention.
             position_offset: int64 [B, 1], added to all positions of an example.
             update: number of the update, in training.
+            line_numbers: int64 [B, L], the number of each line in its document, if some are left out.
         """
         padding = some_padding(src_tokens.eq(self.padding_idx))
         ends = self.line_ends.of(src_tokens)
@@ -105,7 +107,9 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         x, words = self.embed(src_tokens, token_embeddings, position_offset, lines)
         if padding is not None:
             x = x.masked_fill(padding[..., None], 0.0)
-        own, rotation = (None, None) if lines is None else (lines.own(lines.line), self.rotations(lines.line))
+        own, rotation = None, None
+        if lines is not None:
+            own, rotation = lines.own(lines.line), self.rotations(numbered(lines.line, line_numbers))
         mask = AttentionMask(padding, False, ends if self.line_ends.read else None, own)
         out = self.layers(
             x,
@@ -120,6 +124,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
             "encoder_out": [x.transpose(0, 1)],
             "encoder_padding_mask": [src_tokens.eq(self.padding_idx)],
             "ends": [ends],
+            "line_numbers": line_numbers,
             "encoder_embedding": [words],
             "encoder_states": [state.transpose(0, 1) for state in out.states],
             "src_tokens": [],

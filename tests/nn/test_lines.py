@@ -212,6 +212,21 @@ def test_selectors_of_a_model_without_own_lines_start_to_read_near_lines(by_line
     assert torch.allclose(after - before, near(2, 64), atol=1e-6) and near(2, 64).any()
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_lines_that_are_left_out_leave_the_others_as_far_apart(by_lines, packed):
+    model = by_lines(2.0, packed, **WIDE)
+    source, target = torch.tensor([[31, 32, SEP, 33, 34, EOS]]), torch.tensor([[EOS, 41, SEP, 42, 43]])
+
+    def scores(numbers):
+        encoded = model.encoder(source, None, line_numbers=None if numbers is None else torch.tensor([numbers]))
+        read = model.decoder.read(target, encoded) if packed else model.decoder.extract_features(target, encoded)[0]
+        return model.decoder.output_layer(read)
+
+    with torch.no_grad():
+        torch.testing.assert_close(scores([5, 6]), scores(None), rtol=1e-4, atol=1e-4)
+        assert (scores([5, 35]) - scores(None))[:, 2:].abs().max() > 1e-3
+
+
 def test_more_lines_before_change_nothing_but_what_is_read_of_them(by_lines):
     """Distances count, not numbers: with nothing read of the first lines, the others are as without them."""
     model = by_lines(2.0, **WIDE)
