@@ -30,12 +30,8 @@ sys.path.insert(0, str(ROOT))
 
 from fairseq_lasformer.analysis.cost import checkpoint_patterns, mean_kappa  # noqa: E402
 from fairseq_lasformer.base.errors import InputError  # noqa: E402
-from fairseq_lasformer.base.files import (  # noqa: E402
-    atomic_write,
-    hold,
-    model_path,
-    remove_folder,
-)
+from fairseq_lasformer.base.files import atomic_write, hold, remove_folder  # noqa: E402
+from fairseq_lasformer.base.published import local_path  # noqa: E402
 from fairseq_lasformer.base.resume import Progress, key_of  # noqa: E402
 from fairseq_lasformer.checkpoints.loading import load  # noqa: E402
 from fairseq_lasformer.data.prepare import prepare  # noqa: E402
@@ -99,7 +95,7 @@ def prepare_data(raw: Path, out: Path) -> None:
 
 def show_page() -> None:
     """Translate a page with the model that comes with the clone; an installed package has none."""
-    if not model_path("help_en-de").is_dir():
+    if not local_path("help_en-de").is_dir():
         return
     if subprocess.run([sys.executable, str(ROOT / "examples/show.py")], check=False).returncode:
         raise InputError("examples/show.py failed, see above")
