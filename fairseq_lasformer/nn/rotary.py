@@ -20,7 +20,7 @@ from fairseq_lasformer.ops import PAIRS, n_pairs
 FASTEST = 2.0
 """Radians per line of the first pair; each further one has half of those before it."""
 
-START = (8.0, 8.0, 4.0, 0.0)
+START = (8.0, 0.0, 8.0, 4.0)
 """What heads add to the score of a key of the same line at the start, in turn; it falls to 0 within some 16 lines."""
 
 
