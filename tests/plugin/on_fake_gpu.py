@@ -105,7 +105,7 @@ SEARCHES = {
     "dense": {"select_modules": "none"},
     "graph": {"cuda_graph": True},
     "own lines": {"own_lines": True, "n_documents": 2},
-    "graph-own-lines": {"cuda_graph": True, "own_lines": True},
+    "graph-own-lines": {"cuda_graph": True, "own_lines": True, "n_documents": 2},
     "graph-all-keys": {"cuda_graph": True, "kappa": 1.0, "n_documents": 2},
 }
 
