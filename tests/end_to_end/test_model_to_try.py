@@ -72,7 +72,8 @@ def test_a_page_is_translated_by_one_command(tmp_path):
 
 def test_its_card_has_the_hash_of_every_file():
     card = json.loads((FOLDER / "model.json").read_text(encoding="utf-8"))
-    files = {path.name: (path.stat().st_size, file_hash(path)) for path in FOLDER.iterdir() if path.name != "model.json"}
+    paths = [path for path in FOLDER.iterdir() if path.name != "model.json"]
+    files = {path.name: (path.stat().st_size, file_hash(path)) for path in paths}
     assert {file["name"]: (file["size"], file["sha256"]) for file in card["files"]} == files
     assert (card["source"], card["target"], card["licence"]) == ("en", "de", "MPL-2.0")
     assert card["measured"]["tokens_per_second"] > 0 and card["measured"]["memory_mib"] > 0
