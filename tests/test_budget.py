@@ -29,9 +29,9 @@ LINES = {
     "experiments": 1870,
     "formats": 5530,
     "jobs": 570,
-    "nn": 5570,
+    "nn": 5580,
     "ops": 5670,
-    "plugin": 4800,
+    "plugin": 4790,
     "search": 2140,
     "tasks": 10,
     "text": 1030,
@@ -52,7 +52,7 @@ OPTIONS = {"lasformer": 269, "fairseq": 83}
 
 WORDS = {
     "CONTRIBUTING.md": 1700,
-    "README.md": 840,
+    "README.md": 850,
     "SECURITY.md": 170,
     "docs/alignment.md": 1580,
     "docs/architecture.md": 2030,
@@ -82,7 +82,7 @@ WORDS = {
     "docs/training.md": 3200,
     "docs/translate.md": 2550,
     "docs/upcycling.md": 1020,
-    "all": 40320,
+    "all": 40330,
 }
 """Words by page, and of all pages."""
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.nn.moe.dispatch import ExpertGroup
-from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, RowSample
+from fairseq_lasformer.ops import EVERY_ROW, AttentionMask, RowSample, rotate
 
 SHORTEST = 256
 LONGEST_STRIDE = 32
@@ -67,6 +67,11 @@ class Pass(NamedTuple):
     sampling: RowSampling = EVERY_QUERY  # which queries a learned pattern learns from
     # of the lines of queries and of keys, [B, Q or K, 8, 2], see `rotary.rotations`; None for none
     rotations: tuple[Tensor | None, Tensor | None] = (None, None)
+
+    def rotated(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotate heads of queries and keys, [B, H, Q or K, D], by the numbers of their lines."""
+        of_queries, of_keys = (None if rotation is None else rotation[:, None] for rotation in self.rotations)
+        return rotate(q, of_queries), rotate(k, of_keys)
 
     @property
     def memory(self) -> Tensor | None:

@@ -326,9 +326,9 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         if lines is None:
             return (None, None), (None, None)
         source = SourceLines.of(encoder_out["ends"][0], source_padding)
-        both = (numbered(each.line, encoder_out.get("line_numbers")) for each in (lines, source))
-        target_rotations, source_rotations = map(self.rotations, both)
-        return (lines.own(padding), source.own(lines.line)), (target_rotations, source_rotations)
+        numbers = numbered(lines.line, encoder_out["line_numbers"]), encoder_out["lines"][0]
+        rotations = self.rotations(numbers[0]), self.rotations(numbers[1])
+        return (lines.own(padding), source.own(lines.line)), rotations
 
     def _begin(self, cache: DecodingCache, tokens: Tensor, encoder_out: EncoderOut) -> TargetLines | None:
         """Start a cache with tokens [N, P]; return their lines, see :meth:`_lines`."""
@@ -368,8 +368,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             context = context._replace(own=cache.own_lines(encoder_out["ends"][0], padding))
         if self.tells_lines:
             of_rows = cache.rotation(self.line_frequency)
-            lines = functools.partial(_line_numbers, encoder_out)
-            of_source = cache.source_rotation(lines, self.line_frequency, memory)
+            of_source = cache.source_rotation(encoder_out["lines"][0], self.line_frequency, memory)
             context = context._replace(rotations=(of_rows, of_source))
         if ends is not None and self.line_ends.by_patterns:
             cache.mark(ends, encoder_out["ends"][0], memory)
@@ -401,10 +400,3 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         """Reorder the hypotheses without moving keys or values; see :class:`DecodingCache`."""
         if STATE in incremental_state:
             incremental_state[STATE].reorder(new_order)
-
-
-def _line_numbers(encoder_out: EncoderOut) -> Tensor:
-    """Return the number of each source token's line in its document, int64 [N, K]."""
-    if "lines" in encoder_out:
-        return encoder_out["lines"]
-    return SourceLines.of(encoder_out["ends"][0], encoder_out["encoder_padding_mask"][0]).line

@@ -107,9 +107,8 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         x, words = self.embed(src_tokens, token_embeddings, position_offset, lines)
         if padding is not None:
             x = x.masked_fill(padding[..., None], 0.0)
-        own, rotation = None, None
-        if lines is not None:
-            own, rotation = lines.own(lines.line), self.rotations(numbered(lines.line, line_numbers))
+        own, numbers = (None, None) if lines is None else (lines.own(lines.line), numbered(lines.line, line_numbers))
+        rotation = None if numbers is None else self.rotations(numbers)
         mask = AttentionMask(padding, False, ends if self.line_ends.read else None, own)
         out = self.layers(
             x,
@@ -124,6 +123,7 @@ class LasformerEncoder(Frontend, FairseqEncoder):
             "encoder_out": [x.transpose(0, 1)],
             "encoder_padding_mask": [src_tokens.eq(self.padding_idx)],
             "ends": [ends],
+            "lines": [] if numbers is None else [numbers],
             "line_numbers": line_numbers,
             "encoder_embedding": [words],
             "encoder_states": [state.transpose(0, 1) for state in out.states],
@@ -142,17 +142,16 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         found: dict[str, list[Tensor]] = {}
         for out in outputs:
             words = ~out["encoder_padding_mask"][0]
-            lines = SourceLines.of(out["ends"][0], ~words).line
-            joined = {"encoder_out": out["encoder_out"][0].transpose(0, 1), "ends": out["ends"][0], "lines": lines}
-            for name, t in joined.items():
-                found.setdefault(name, []).append(t[words])
+            joined = out | {"encoder_out": [out["encoder_out"][0].transpose(0, 1)]}
+            for name in ("encoder_out", "ends", "lines"):
+                found.setdefault(name, []).append(joined[name][0][words])
         memory, ends, lines = (torch.cat(found[name])[None] for name in ("encoder_out", "ends", "lines"))
         none = torch.zeros_like(ends)
         return {
             "encoder_out": [memory.transpose(0, 1)],
             "encoder_padding_mask": [none],
             "ends": [ends],
-            "lines": lines,
+            "lines": [lines],
             "source_keys": {},
         }
 
@@ -174,6 +173,6 @@ class LasformerEncoder(Frontend, FairseqEncoder):
             return encoder_out | {"ranges": ranges.take(keep)}
         for name in ("encoder_out", "encoder_states"):
             encoder_out[name] = [t.index_select(1, keep) for t in encoder_out[name]]
-        for name in ("encoder_padding_mask", "ends", "encoder_embedding", "src_tokens", "src_lengths"):
+        for name in ("encoder_padding_mask", "ends", "lines", "encoder_embedding", "src_tokens", "src_lengths"):
             encoder_out[name] = [t.index_select(0, keep) for t in encoder_out[name]]
         return encoder_out

@@ -133,7 +133,7 @@ class LineSearch:
             column([len(self.sources[i]) for i in documents]),
             starts,
             column([line.n_tokens for line in lines]),
-            self.outputs[0]["lines"][0, starts],
+            self.outputs[0]["lines"][0][0, starts],
         )
         encoded: Any = [out | {"ranges": ranges} for out in self.outputs]
         encoded = encoded if joint is None else Encoded(encoded, torch.arange(len(lines), device=device))

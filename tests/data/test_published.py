@@ -159,7 +159,7 @@ def test_what_was_altered_is_never_read(site):
     with pytest.raises(InputError, match="model.pt.part: its sha256 is .*, expected"):
         model_path(f"{site.address}/mine")
     assert not any((path / CARD).exists() for path in published.cache().iterdir())
-    assert not list(published.cache().rglob("model.pt*"))  # the next try begins anew
+    assert not list(published.cache().rglob("model.pt*"))  # the next try starts over
     site.files[f"/mine/{CARD}"] = site.files[f"/mine/{CARD}"] + b" "
     with pytest.raises(InputError, match=f"expected {digest}; not the model"):
         model_path(f"{site.address}/mine#sha256={digest}")

@@ -18,6 +18,7 @@ from fairseq_lasformer.base.files import atomic_write, file_hash
 from fairseq_lasformer.base.machine import machine, start
 from fairseq_lasformer.base.published import CARD, FILE_NAME
 from fairseq_lasformer.data.subwords import DataConfig
+from fairseq_lasformer.experiments.yaml_file import read_yaml
 
 OWN = {"name", "source", "target", "fairseq_lasformer", "date", "files", "measured"}
 """Keys of a card that :func:`write_card` and :func:`measured` find."""
@@ -25,8 +26,6 @@ OWN = {"name", "source", "target", "fairseq_lasformer", "date", "files", "measur
 
 def read_about(file: Path | None) -> dict[str, Any]:
     """Read what a card says besides: a YAML mapping such as ``{licence: MPL-2.0, data: ..., scores: {...}}``."""
-    from fairseq_lasformer.experiments.yaml_file import read_yaml
-
     further = {} if file is None else read_yaml(file)
     if taken := sorted(OWN & further.keys()):
         raise InputError(f"{file}: {', '.join(taken)}: found by lasformer pack itself; leave it out")

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from fairseq_lasformer.nn.options import Pass
-from fairseq_lasformer.ops import rotate
 from fairseq_lasformer.ops.reference import attention_scores, line_bias, masked_softmax
 
 if TYPE_CHECKING:
@@ -125,8 +124,7 @@ def _passes(attentions: Sequence[Any]) -> Iterator[dict[Any, Pass]]:
 
 def _attention(module: Any, full: Pass) -> Tensor:
     """Return the mean attention over heads of some evenly spread queries: [queries, keys]."""
-    q, k, _ = module.projected(full.query, full.memory)
-    q, k = (rotate(t, None if r is None else r[:, None]) for t, r in zip((q, k), full.rotations))
+    q, k = full.rotated(*module.projected(full.query, full.memory)[:2])
     n = q.size(2)
     allowed = full.mask.full(1, n, k.size(2), q.device)
     rows = torch.linspace(0, n - 1, min(n, QUERIES)).round().long()

@@ -54,7 +54,7 @@ class SelectedAttention(ProjectedAttention):
         if selection is None:
             raise ValueError("an attention without a pattern needs its group's selection")
         q, k, v = self.projected(x, full.memory)
-        q, k = (rotate(t.to(x.dtype), None if r is None else r[:, None]) for t, r in zip((q, k), full.rotations))
+        q, k = full.rotated(q.to(x.dtype), k.to(x.dtype))
         q, k, v = (self._as(x, heads, selection.contiguous) for heads in (q, k, v))
         bias = self.bias
         out = self.joined(selection.attend(q, k, v, dropout_p, self.backend, bias))

@@ -225,9 +225,9 @@ class DecodingCache:
         """Return the rotations of the newest lines, [R, 8, 2], see ``rotary.rotations``."""
         return rotations(self.newest_lines(), frequency)
 
-    def source_rotation(self, line: Callable[[], Tensor], frequency: Tensor, memory: Tensor) -> Tensor:
-        """Return those of the source's lines, [N, K, 8, 2], whose numbers are computed on the first step."""
-        found = self.once("rotation", lambda _: rotations(line(), frequency).flatten(2), memory)
+    def source_rotation(self, line: Tensor, frequency: Tensor, memory: Tensor) -> Tensor:
+        """Return those of the lines of the source, [N, K, 8, 2], from their numbers, int64 [N, K]; computed once."""
+        found = self.once("rotation", lambda _: rotations(line, frequency).flatten(2), memory)
         return found[:, : memory.size(1)].unflatten(2, (-1, 2))  # buffers of a CUDA graph are longer
 
     def begin_lines(self, line: Tensor, place: Tensor) -> None:

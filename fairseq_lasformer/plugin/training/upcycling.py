@@ -50,10 +50,11 @@ def _lines(weights: dict[str, Tensor], own: dict[str, Tensor], ends: Mapping[str
         return
     weights.update({name: own[name] for name in biases})
     weights.update({name: value for name, value in own.items() if name.endswith(FREQUENCY)})
-    for name in (f"{bias.removesuffix('line_bias')}{side}_proj.bias" for bias in biases for side in "qk"):
-        if name in weights:
-            n_heads = len(own[f"{name.rpartition('.')[0].rpartition('.')[0]}.line_bias"])
-            weights[name] = weights[name] + near(n_heads, len(weights[name]) // n_heads).to(weights[name])
+    for bias in biases:
+        n_heads = len(own[bias])
+        for name in (bias.replace("line_bias", f"{side}_proj.bias") for side in "qk"):
+            if name in weights:
+                weights[name] = weights[name] + near(n_heads, len(weights[name]) // n_heads).to(weights[name])
     _near_selectors(weights, own)
     tables = ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")
     for side, words in ends.items():
@@ -138,7 +139,7 @@ def _selectors(weights: dict[str, Tensor], own: dict[str, Tensor], widths: Mappi
         # the heads of all layers of the group teach the selector equally
         queries, keys = (torch.cat(parts) for parts in zip(*group))
         n_heads, rotated = len(queries) // widths[side], 0
-        if bool(weights.get(f"{side}.{FREQUENCY}", torch.zeros(1)).any()):  # what distances add is learned anew
+        if bool(weights.get(f"{side}.{FREQUENCY}", torch.zeros(1)).any()):  # what distances add is learned again
             rotated = 2 * n_pairs(query.size(0))
             queries, keys = (unrotated(t, n_heads) for t in (queries, keys))
         elif f"{stem}.q_proj.bias" in own:
