@@ -26,7 +26,7 @@ def ending(model):
     def with_ends(net_output, log_probs, sample=None):
         scores = probabilities(net_output, log_probs, sample)
         best, words = scores.topk(5)
-        scores[..., 2] = torch.where(words.sum(-1) % 16 == 0, best[..., 0], scores[..., 2])
+        scores[..., 2] = torch.where(words.sum(-1) % 24 == 0, best[..., 0], scores[..., 2])
         return scores
 
     model.get_normalized_probs = with_ends
