@@ -210,21 +210,26 @@ def continued(
         int64 tokens of the whole targets, without their ends.
     """
     found = [target for _, target in beginnings]
-    pad, eos = dictionary.pad(), dictionary.eos()
+    pad, eos, decoder = dictionary.pad(), torch.tensor([dictionary.eos()]), model.decoder
+    options = {"packed": True} if hasattr(decoder, "read") else {}
     lengths = [max(len(source), n) for (source, _), n in zip(beginnings, most)]
     for batch in batches(lengths, sorted(range(len(lengths)), key=lengths.__getitem__), max_tokens):
         encoded = _encoded(model, [beginnings[i][0] for i in batch], pad, device)
-        left = list(range(len(batch)))
-        while left:
-            previous = _padded([torch.cat([torch.tensor([eos]), found[i]]) for i in batch], pad, device)
-            features, output = _features(model.decoder, previous, encoded)
-            scores = output(features[left, [len(found[batch[row]]) for row in left]])
+        state: dict[str, Any] = {}
+        for step in range(max(most[i] for i in batch) + 1):
+            previous = torch.stack([torch.cat([eos, found[i][:step]]) for i in batch]).to(device)
+            features = decoder.extract_features(previous, encoded, state)[0]
+            grown = [row for row, i in enumerate(batch) if len(found[i]) == step]  # the others have their next token
+            scores = decoder.output_layer(features[grown, -1], **options)
             scores[:, pad] = float("-inf")
-            words = scores.argmax(1).tolist()
-            for row, word in zip(list(left), words):
-                i = batch[row]
-                if word in ends or len(found[i]) >= most[i]:
-                    left.remove(row)
-                else:
-                    found[i] = torch.cat([found[i], torch.tensor([word])])
+            for row, word in zip(grown, scores.argmax(1).tolist()):
+                if word not in ends and step < most[batch[row]]:
+                    found[batch[row]] = torch.cat([found[batch[row]], torch.tensor([word])])
+            left = [row for row, i in enumerate(batch) if len(found[i]) > step]
+            if not left:
+                break
+            if len(left) < len(batch):
+                batch, order = [batch[row] for row in left], torch.tensor(left, device=device)
+                encoded = model.encoder.reorder_encoder_out(encoded, order)
+                decoder.reorder_incremental_state_scripting(state, order)
     return found

@@ -36,6 +36,9 @@ class Oracle:
     def encoder(self, sources, lengths=None, observe=None):
         return sources
 
+    def reorder_encoder_out(self, encoded, order):
+        return encoded[order]
+
     def get_normalized_probs(self, output, log_probs):
         return output[0].log_softmax(-1)
 
@@ -75,11 +78,14 @@ class Reader:
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
 
-    def extract_features(self, previous, encoded, observe=None):
+    def extract_features(self, previous, encoded, state=None, observe=None):
         return torch.stack([self.oracle.row(*pair) for pair in zip(previous.tolist(), encoded.tolist())]), {}
 
     def output_layer(self, features):
         return features
+
+    def reorder_incremental_state_scripting(self, state, order):
+        pass
 
 
 @pytest.fixture
@@ -254,7 +260,7 @@ def test_scores_of_places_are_those_of_whole_targets(small):
 
 
 @torch.no_grad()
-def test_the_second_word_is_the_best_of_the_others_and_lines_go_on_with_the_best(small):
+def test_the_second_word_is_the_best_of_the_others(small):
     source, target = (tokens_of(small, lines[:2], side) for side, lines in enumerate((DOCUMENT, TRANSLATION)))
     model = small.models[0], small.tgt_dict
     ((own, second, other),) = against_second(*model, [(source, target)], 4096, "cpu")
@@ -264,17 +270,27 @@ def test_the_second_word_is_the_best_of_the_others_and_lines_go_on_with_the_best
         assert float(own[i]) == pytest.approx(float(every[i, token]), abs=1e-5) and int(other[i]) != token
         every[i, token] = every[i, small.tgt_dict.pad()] = every[i, small.tgt_dict.unk()] = -1e9
         assert float(second[i]) == pytest.approx(float(every[i].max()), abs=1e-5)
-    ends = {small.tgt_dict.eos()}
-    (whole,) = continued(*model, [(source, target[:2])], ends, [6], 4096, "cpu")
-    expected = target[:2].tolist()
-    while len(expected) < 6:
-        start = torch.tensor([[small.tgt_dict.eos(), *expected]])
-        scores = model[0](source[None], torch.tensor([len(source)]), start)[0][0, -1]
-        scores[small.tgt_dict.pad()] = -1e9
-        if int(scores.argmax()) in ends:
-            break
-        expected.append(int(scores.argmax()))
-    assert whole.tolist() == expected
+
+
+@torch.no_grad()
+def test_targets_go_on_with_the_best_words_each_from_where_it_begins_to_where_it_ends(build, small_task):
+    model, dictionary = build(kappa=0.3).eval(), small_task.target_dictionary
+    sources = [torch.tensor([*range(n, n + 5 + n % 3), dictionary.eos()]) for n in range(10, 22)]
+    beginnings = [(source, source[: n % 5].roll(1)) for n, source in enumerate(sources)]
+    most, ends = [4 + n % 9 for n in range(12)], {dictionary.eos(), *range(3, 64, 5)}
+    found = continued(model, dictionary, beginnings, ends, most, 4096, "cpu")
+    for (source, start), limit, whole in zip(beginnings, most, found):
+        expected = start.tolist()
+        while len(expected) < limit:
+            previous = torch.tensor([[dictionary.eos(), *expected]])
+            scores = model(source[None], torch.tensor([len(source)]), previous)[0][0, -1]
+            scores[dictionary.pad()] = -1e9
+            if int(scores.argmax()) in ends:
+                break
+            expected.append(int(scores.argmax()))
+        assert whole.tolist() == expected
+    grown = {len(whole) - len(start) for (_, start), whole in zip(beginnings, found)}
+    assert len(grown) > 3 and 0 < sum(len(whole) < n for whole, n in zip(found, most)) < 12
 
 
 def test_long_documents_are_explained_in_their_parts(small):
