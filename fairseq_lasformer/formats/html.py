@@ -33,6 +33,7 @@ _SAYS_LANGUAGE = re.compile(
 )
 _CONTENT = re.compile(r"""((?<=\s)content\s*=\s*["']?)([^\s"'>]+)""", re.I)
 _LANGUAGE = re.compile(r"""((?<=\s)(?:xml:)?lang\s*=\s*["']?)([^\s"'>]+)""", re.I)
+_DIRECTION = re.compile(r"""((?<=\s)dir\s*=\s*["']?)(?:ltr|rtl)(?=[\s"'>/])""", re.I)
 
 
 def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
@@ -185,12 +186,23 @@ def _start(builder: BlockBuilder, tree: Tree, piece: Piece, languages: Languages
     elif not hidden and name not in VOID:
         builder.enter()
         builder.name(piece.attributes.get("id") or piece.attributes.get("name", ""))
-    if not hidden and ("lang" in piece.attributes or "xml:lang" in piece.attributes):
+    said = piece.attributes.get("lang") or piece.attributes.get("xml:lang") or ""
+    whole = not said and (name == "html" or (name == "body" and "dir" in piece.attributes))
+    if not hidden and languages.direction and (whole or languages.replaces(said)):
+        raw = _directed(piece, languages.direction)
+    if not hidden and said:
         raw = _LANGUAGE.sub(lambda m: m[1] + languages.instead(m[2]), raw)
     if name == "meta" and _SAYS_LANGUAGE.search(raw):
         raw = _CONTENT.sub(lambda m: m[1] + (_alike(m[2], languages) if languages.replaces(m[2]) else m[2]), raw)
     shown = hidden and builder.inside and name not in VOID and name not in READINGS
     builder.keep(raw, PLACEHOLDER if shown else fill if builder.inside and not hidden else "")
+
+
+def _directed(piece: Piece, direction: str) -> str:
+    """Return the start of an element with the direction of its text."""
+    if "dir" in piece.attributes:
+        return _DIRECTION.sub(lambda m: m[1] + direction, piece.raw)
+    return f'{piece.raw[: 1 + len(piece.name)]} dir="{direction}"{piece.raw[1 + len(piece.name) :]}'
 
 
 def _alike(code: str, languages: Languages) -> str:

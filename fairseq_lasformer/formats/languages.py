@@ -12,6 +12,9 @@ REGIONS = {code[:2]: code[3:] for code in _CODES.split()}
 """Usual region of a language, for formats whose programs need one to check spelling."""
 
 
+_FROM_THE_RIGHT = ("ar", "ckb", "dv", "fa", "he", "iw", "ks", "ps", "sd", "ug", "ur", "yi")
+
+
 def language(code: str) -> str:
     """Return the language of a code, without region and script: ``de`` of ``de_AT``."""
     return re.split(r"[-_@]", code.strip())[0].lower()
@@ -33,6 +36,12 @@ class Languages(NamedTuple):
         """Region of the target, or the usual one of its language; empty if it is not known."""
         found = re.search(r"[-_]([A-Za-z]{2})(?![A-Za-z])", self.target)
         return found[1].upper() if found else REGIONS.get(language(self.target), "")
+
+    @property
+    def direction(self) -> str:
+        """Direction of the target, ``rtl`` or ``ltr``, as HTML says it; empty if it is that of the source."""
+        both = ["rtl" if language(code) in _FROM_THE_RIGHT else "ltr" for code in (self.source, self.target)]
+        return both[1] if self.source and self.target and both[0] != both[1] else ""
 
     def replaces(self, code: str) -> bool:
         """Return whether text in a language, by its code, is in a different one afterwards."""

@@ -201,6 +201,23 @@ def test_what_is_read_and_what_comes_out(form, text, expected, contained):
         assert piece in made, made
 
 
+@pytest.mark.parametrize(
+    "page, source, target, expected",
+    [
+        ('<html lang="en"><p>one', "en", "ar", '<html dir="rtl" lang="ar"><p>one'),
+        ("<html><body dir=ltr><p>one", "en", "he", '<html dir="rtl"><body dir=rtl><p>one'),
+        ("<html dir='rtl' lang=\"fa\"><p>one", "fa", "en", "<html dir='ltr' lang=\"en\"><p>one"),
+        ("<p dir=ltr lang=fr>un</p><p lang=en>one", "en", "ur", '<p dir=ltr lang=fr>un</p><p dir="rtl" lang=ur>one'),
+        ("<body><p>one", "en", "ar", "<body><p>one"),
+        ('<html lang="ar"><p>one', "ar", "fa", '<html lang="fa"><p>one'),
+        ('<html lang="en"><p>one', "en", "de", '<html lang="de"><p>one'),
+    ],
+)
+def test_a_page_says_the_direction_of_its_text(page, source, target, expected):
+    file = formats.read(page.encode(), "html", language=source, target=target)
+    assert file.write([b.segments for b in file.blocks]).decode() == expected
+
+
 def test_the_target_of_a_unit_follows_its_segments():
     units = '<trans-unit id="1"><source>One.</source><seg-source><mrk mtype="seg" mid="0">One.</mrk></seg-source><note>n</note></trans-unit>'
     made = through(xliff(units), "xliff")[1]
