@@ -12,6 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fairseq.dataclass.configs import GenerationConfig
+from omegaconf import OmegaConf
+from omegaconf.errors import ValidationError
+
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.records import State
 
@@ -70,6 +74,17 @@ def check_settings(state: State, path: str | Path) -> None:
         for number, (name, value) in enumerate(_values(state.get(part), part)):
             if problem := "too many settings" if number > _MOST else _problem(name, value):
                 raise InputError(f"{path}: refused, {problem}")
+    typed = OmegaConf.structured(GenerationConfig)
+    for name, value in (item for settings in settings_of(state, "generation") for item in settings.items()):
+        if name not in typed or (value is False and typed[name] is None):  # print_alignment was a switch once
+            continue
+        try:
+            setattr(typed, name, value)
+        except ValidationError:
+            raise InputError(
+                f"{path}: refused, its setting generation.{name} is {value!r}; expected what --{name.replace('_', '-')} "
+                "of fairseq-generate takes"
+            ) from None
     for kind, name in _named(state):
         if not isinstance(name, str) or not _known(kind, name):
             raise InputError(

@@ -106,6 +106,24 @@ def test_a_line_that_would_not_end_is_refused(state, tmp_path, name, value):
         loading.load(changed(state, tmp_path))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_len_b": "x"},
+        {"min_len": [1]},
+        {"min_len": None},
+        {"temperature": "y"},
+        {"sampling": "z"},
+        {"lm_path": [1]},
+    ],
+    ids=lambda settings: "-".join(settings),
+)
+def test_options_of_generation_have_their_types(state, tmp_path, settings):
+    state["cfg"]["generation"].update(settings)
+    with pytest.raises(InputError, match=f"its setting generation.{[*settings][0]} is "):
+        loading.load(changed(state, tmp_path))
+
+
 def test_a_prescribed_translation_is_forgotten(state, tmp_path):
     state["cfg"]["generation"]["score_reference"] = True
     model = load_model(changed(state, tmp_path), device="cpu")
