@@ -82,8 +82,8 @@ def check_settings(state: State, path: str | Path) -> None:
             setattr(typed, name, value)
         except ValidationError:
             raise InputError(
-                f"{path}: refused, its setting generation.{name} is {value!r}; expected what --{name.replace('_', '-')} "
-                "of fairseq-generate takes"
+                f"{path}: refused, its setting generation.{name} is {str(value)[:60]!r}, which is no value of "
+                f"fairseq-generate's --{name.replace('_', '-')}"
             ) from None
     for kind, name in _named(state):
         if not isinstance(name, str) or not _known(kind, name):
