@@ -15,7 +15,7 @@ from fairseq_lasformer.documents.hub import DocumentHubInterface
 from fairseq_lasformer.documents.scoring import log_probabilities
 
 POLICIES = ("none", "source", "both")
-PRONOUNS = ("er", "sie", "es")
+PRONOUNS = ("er", "sie", "es", "he", "she", "it", "they", "we", "you", "i", "him", "them", "us", "me")
 
 
 def policies(names: str) -> list[str]:
