@@ -1,9 +1,9 @@
 """The contrastive set of pronouns: what is exchanged for what, and the files that come out."""
 
 import pytest
+
 from benchmarks import pronoun_set
 from benchmarks.pronoun_set import exchanged
-
 from fairseq_lasformer.analysis.contrast import pronoun
 from fairseq_lasformer.analysis.contrast_sets import read_groups
 
