@@ -3,8 +3,8 @@
 Chinese drops subjects and objects that the context makes clear. Of each line of a test set (``TEST.zh``, ``TEST.en``)
 whose source has no pronoun and whose reference has a single one, the set holds the reference and what it would be with
 other pronouns of the same agreement: *he*, *she*, *it*; *they*, *we*, *you*, and *I* where the verb after it does not
-tell; *him*, *them*, *us*, *me*, *you*. Before it stand up to ``--lines`` lines of its document. The result has ContraPro's
-format, with the pronoun of each group in ``OUT.pronouns``: ``lasformer score contrast MODEL OUT``.
+tell; *him*, *them*, *us*, *me*, *you*. Before it stand up to ``--lines`` lines of its document. The result has the
+format of ContraPro, with the pronoun of each group in ``OUT.pronouns``: ``lasformer score contrast MODEL OUT``.
 """
 
 import argparse
