@@ -3,9 +3,8 @@
 
     python examples/client_memory.py [--out runs/client_memory] [--seed 1]
 
-Trains two Lasformers on documents of sixty clients (data/demo/house_terms.py): one of the demo's size, and a deeper
-one, for longer, with --memory-examples 0.3. Then translates documents of eight other clients, with and without a memory
-of the client's earlier documents, and counts the correct house terms.
+Trains the demo's Lasformer on documents of sixty clients (data/demo/house_terms.py). Then translates documents of eight
+other clients, with and without a memory of the client's earlier documents, and counts the correct house terms.
 """
 
 from __future__ import annotations
@@ -39,53 +38,31 @@ from fairseq_lasformer.text.documents import read_documents
 from fairseq_lasformer.translation_memory.remembering import Memory
 
 CLIENTS, TESTED = 60, 8
-SHARE = 0.3
-"""Share of the examples of ``remembering`` that begin with lines of a memory."""
-TOKENS = 512
 BEAM = 5
 WAYS = ("no memory", "memory")
-ROOM = ("dataset.max_tokens=2300",)  # for lines of a memory
-SYSTEMS: dict[str, tuple[str, ...]] = {  # how each differs from the demo's training
-    "plain": ("optimization.max_update=2300", "lr_scheduler.total_num_update=2500"),
-    # two layers on each side did not learn to take a word from the translation of an earlier line
-    "remembering": (
-        *("model.encoder_layers=3", "model.decoder_layers=3", "model.sparsity_step=0.0003"),
-        *("optimization.lr=[0.003]", "optimization.max_update=6000", "lr_scheduler.total_num_update=8700"),
-    ),
-}
+TRAINING = ("dataset.max_tokens=2300", "optimization.max_update=2300", "lr_scheduler.total_num_update=2500")
+"""How the training differs from the demo's."""
 
 
 def prepare_all(raw: Path, out: Path) -> None:
-    """Prepare the data of both systems with the same subwords."""
-    common: dict[str, Any] = {
-        "source_lang": "en",
-        "target_lang": "de",
-        "train": tuple(str(raw / f"client{c}") for c in range(CLIENTS)),
-        "valid": (str(raw / "valid"),),
-        "test": (str(raw / "test"),),
-        "limit": 2048,
-    }
-    prepare(PrepareConfig(**common, size=4000, out=out / "plain"), overwrite=True)
-    prepare(
-        PrepareConfig(
-            **common, out=out / "remembering", reuse=out / "plain", memory_examples=SHARE, memory_tokens=TOKENS
-        ),
-        overwrite=True,
+    """Prepare the documents of all clients."""
+    train, valid, test = (
+        tuple(str(raw / f"client{c}") for c in range(CLIENTS)),
+        (str(raw / "valid"),),
+        (str(raw / "test"),),
     )
+    prepare(PrepareConfig("en", "de", train, valid, test, out, size=4000, limit=2048), overwrite=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "client_memory")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--systems", default=",".join(SYSTEMS), help="systems to train (default: %(default)s)")
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_intermixed_args()
     out = args.out.resolve()
     raw = out / "raw"
     try:
-        if unknown := set(args.systems.split(",")) - SYSTEMS.keys():
-            raise InputError(f"--systems {args.systems}: {', '.join(unknown)}: expected {', '.join(SYSTEMS)}")
         out.mkdir(parents=True, exist_ok=True)
         hold(out / ".lock", "this example")
         progress = Progress(out, key_of(args.seed, args.overrides))
@@ -94,27 +71,19 @@ def main() -> None:
         generator += ["--clients", str(CLIENTS), "--test-clients", str(TESTED)]
         progress.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr), tell=True)
         progress.run("prepare", lambda: prepare_all(raw, out / "data"), tell=True)
-        common = (f"common.seed={args.seed}", *ROOM)
-        runs = [
-            Experiment(
-                name=system,
-                training=ConfiguredTraining(
-                    ROOT / "configs/demo_lasformer.yaml",
-                    (*common, *SYSTEMS[system], *args.overrides),
-                    out / "hydra",
-                ),
-                data=out / "data" / system,
-                folder=out / system,
-                log=out / f"{system}.log",
-            )
-            for system in args.systems.split(",")
-        ]
-        for run in runs:
-            run.run(progress, [run.stages()[0]], tell=True)
+        changes = (f"common.seed={args.seed}", *TRAINING, *args.overrides)
+        run = Experiment(
+            name="lasformer",
+            training=ConfiguredTraining(ROOT / "configs/demo_lasformer.yaml", changes, out / "hydra"),
+            data=out / "data",
+            folder=out / "lasformer",
+            log=out / "lasformer.log",
+        )
+        run.run(progress, [run.stages()[0]], tell=True)
         languages = "en", "de"
         for t in range(TESTED):
             build(out / f"memory{t}.tm", [raw / f"memory{t}"], languages)
-        report = {run.name: evaluated(run, raw, out) for run in runs}
+        report = evaluated(run, raw, out)
     except InputError as e:
         sys.exit(f"error: {e}")
     atomic_write(out / "report.json", json.dumps(report, indent=1) + "\n")
@@ -161,15 +130,14 @@ def one_form(documents: list[list[str]], hypotheses: list[list[str]]) -> float:
 
 def table(report: dict[str, Any]) -> str:
     """Return the table that is printed at the end."""
-    columns = {f"{system}, {name}": of for system, its in report.items() for name, of in its.items()}
-    first = next(iter(columns.values()))
-    rows: list[tuple[str, list[str]]] = [("d-BLEU", [f"{of['d_bleu']:.2f}" for of in columns.values()])]
+    first = report[WAYS[0]]
+    rows: list[tuple[str, list[str]]] = [("d-BLEU", [f"{of['d_bleu']:.2f}" for of in report.values()])]
     for kind in first["accuracy"]:
         label = f"{kind} (chance {first['chance'][kind]:.0%}, n={first['counts'][kind]})"
-        rows.append((label, [f"{of['accuracy'][kind]:.1%}" for of in columns.values()]))
-    rows.append(("house terms of several lines with one form", [f"{of['one_form']:.1%}" for of in columns.values()]))
-    rows.append(("seconds", [f"{of['seconds']:.0f}" for of in columns.values()]))
-    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+        rows.append((label, [f"{of['accuracy'][kind]:.1%}" for of in report.values()]))
+    rows.append(("house terms of several lines with one form", [f"{of['one_form']:.1%}" for of in report.values()]))
+    rows.append(("seconds", [f"{of['seconds']:.0f}" for of in report.values()]))
+    lines = [f"| | {' | '.join(report)} |", "|---" * (len(report) + 1) + "|"]
     return "\n".join([*lines, *(f"| {label} | {' | '.join(cells)} |" for label, cells in rows)])
 
 

@@ -30,7 +30,6 @@ CASES = {
         {"tokens_per_second", "peak MiB"},
         "/transformer",
     ),
-    "memory": ("--tokens 0,20 --part 8 --repeat 1", {"seconds"}, "/lasformer_dense"),
     "competitors": ("--length 12 --keys 4 --steps 2 --repeat 1", {"steps/s", "cost, %"}, "/Transformer"),
     "lookups": ("--pairs 300 --look-ups 20", {"seconds", "file MiB", "look-ups/s", "found, %", "peak MiB"}, "found, %"),
     "kernels": ("--repeat 1 --cases candidates", {"G/s", "GB/s", "microseconds"}, "microseconds"),

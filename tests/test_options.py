@@ -174,7 +174,7 @@ def test_the_fingerprint_of_a_preparation_knows_every_option_that_changes_its_te
     for name in ("p.xx", "p.yy"):
         (tmp_path / name).write_text("a b\n")
     prefix = (str(tmp_path / "p"),)
-    config = PrepareConfig("xx", "yy", prefix, (), (), tmp_path / "out", mono=prefix, memory_examples=0.5)
+    config = PrepareConfig("xx", "yy", prefix, (), (), tmp_path / "out", mono=prefix)
     usual = fingerprint(config.inputs(config.settings()))
     for one in options_of(PrepareConfig):
         if one.default is dataclasses.MISSING or one.name in ("reuse", "mono", "train_sentences"):

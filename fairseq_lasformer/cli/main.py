@@ -105,9 +105,10 @@ GONE: dict[str, str] = {
 """Commands that no longer exist, and what to do instead; for one release."""
 
 _TERMS = "lasformer memory terms (or score terms) writes a glossary, --glossary requires its terms"
-_READ = "only models trained with --memory-examples read a memory's pairs, as many tokens as in training"
+_READ = "no model reads the pairs of a memory as context any more: --memory takes exact matches and terms"
 _SAME = "use --reproducible, and compare by sha256sum (docs/scale.md)"
 RETIRED: dict[str, dict[str, str]] = {
+    "prepare": dict.fromkeys(("--memory-examples", "--memory-tokens"), _READ),
     "translate": {
         **{"--receipt": _SAME, "--verify": _SAME, "--exact": "--memory takes what is found verbatim"},
         **{"--consistent": _TERMS, "--memory-tokens": _READ},

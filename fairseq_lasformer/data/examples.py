@@ -13,7 +13,7 @@ from typing import Any
 
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.subwords import DataConfig, SubwordCodec
-from fairseq_lasformer.text.documents import Span, chunks, parts, room_beside
+from fairseq_lasformer.text.documents import Span, chunks, parts
 
 
 def line_spans(tokens: Sequence[Any], separator: Any) -> list[tuple[int, int]]:
@@ -55,7 +55,7 @@ class ExampleRule:
         """Return the same of a sentence with that many tokens."""
         return tokens + bool(self.separator)
 
-    def cut(self, document: int, *sides: Sequence[str], overlap: int = 0, reserve: int = 0) -> list[Span]:
+    def cut(self, document: int, *sides: Sequence[str], overlap: int = 0) -> list[Span]:
         """Cut a document into parts whose examples have at most ``limit`` tokens, end of sentence included.
 
         No part has more than ``max_lines`` sentences.
@@ -64,24 +64,22 @@ class ExampleRule:
             document: its number.
             sides: encoded sentences of every side that counts, the same number on each.
             overlap: see :func:`parts`.
-            reserve: tokens that every part leaves free for lines of a memory; at most half of the limit, and fewer
-                where a sentence needs them.
         """
-        return self.cut_lengths(document, *(map(self.length, side) for side in sides), overlap=overlap, reserve=reserve)
+        return self.cut_lengths(document, *(map(self.length, side) for side in sides), overlap=overlap)
 
-    def cut_lengths(self, document: int, *sides: Iterable[int], overlap: int = 0, reserve: int = 0) -> list[Span]:
+    def cut_lengths(self, document: int, *sides: Iterable[int], overlap: int = 0) -> list[Span]:
         """See :meth:`cut`; of the sentences, what :meth:`length` counts."""
         lengths = list(map(list, zip(*sides, strict=True)))
         for i, pair in enumerate(lengths):
             if max(pair) > self.room:
                 raise TooLong(pair.index(max(pair)), i, max(pair))
-        most = room_beside(reserve, self.room, list(map(max, lengths)))
         if self.max_lines:
+            most = self.room
             if (self.max_lines + 1) * (most // self.max_lines) <= most:
                 raise InputError(f"--max-lines {self.max_lines}: too many for a --limit of {self.limit}")
             for pair in lengths:  # like another side, which is full after that many sentences
                 pair.append(most // self.max_lines)
-        return parts(document, lengths, most, overlap)
+        return parts(document, lengths, self.room, overlap)
 
     def examples(self, part: Span, training: bool = False) -> list[Span]:
         """Return the examples of one part.

@@ -40,7 +40,6 @@ class SplitInfo:
     unknown: tuple[float, float] = (0.0, 0.0)
     # for a split in reading order, number of blank lines before each document, and after the last; empty if not known
     blanks: tuple[int, ...] = ()
-    n_remembering: int = 0  # number of examples that begin with lines of other documents
     undivided: tuple[str, ...] = ()  # files, each a single document of hundreds of sentences
 
     @property
@@ -74,6 +73,7 @@ class SplitInfo:
             unknown = fields.pop("unknown", (0.0, 0.0))
             blanks = tuple(map(int, fields.pop("blanks", ())))
             undivided = tuple(map(str, fields.pop("undivided", ())))
+            fields.pop("n_remembering", 0)  # of an earlier version
             info = cls(
                 path=str(path),
                 examples=examples,

@@ -23,7 +23,6 @@ from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.data.binarise import binarise
 from fairseq_lasformer.data.examples import ExampleRule, TooLong
 from fairseq_lasformer.data.manifest import MONO, TRAINING, SplitInfo
-from fairseq_lasformer.data.memory_examples import MemoryExamples
 from fairseq_lasformer.data.prepare_config import SIZE, PrepareConfig, differences, fingerprint
 from fairseq_lasformer.data.subwords import (
     DataConfig,
@@ -72,12 +71,6 @@ def prepare(config: PrepareConfig, overwrite: bool = False, model: Path | None =
         raise InputError(f"--limit {settings.limit}: at least 2 tokens are needed")
     if settings.max_lines < 0:
         raise InputError(f"--max-lines {settings.max_lines}: expected a number of sentences, or 0 for no limit")
-    if not 0 <= config.memory_examples <= 1 or config.memory_tokens < 1:
-        raise InputError(
-            f"--memory-examples {config.memory_examples}: expected a share from 0 to 1; --memory-tokens: at least 1"
-        )
-    if config.memory_examples and not (settings.separator and settings.resolutions != "sentences"):
-        raise InputError("--memory-examples: needs examples of more than one sentence, with a separator between them")
     executor(config.engine, "the preparation")  # refuses an engine that does not exist before any work
     if config.workers < 1:
         raise InputError(f"--workers {config.workers}: at least one is needed")
@@ -279,15 +272,9 @@ def _examples(
     rule = ExampleRule(settings)
     spans: list[Span] = []
     lines: list[tuple[str, str]] = []
-    number, first, n_cut, n_parts, n_remembering = 0, 0, 0, 0, 0
+    number, first, n_cut, n_parts = 0, 0, 0, 0
     for corpus in progress_bar(sets, desc=f"{name}: examples", unit=" files"):
-        memory, start = None, first
-        if name == "train" and config.memory_examples:
-            path = text / "examples.tm"
-            memory = MemoryExamples(corpus.documents, path, config.memory_examples, config.memory_tokens)
-            n = corpus.sentences
-            sizes = [max(map(rule.length, pair)) for pair in zip(*(side[start : start + n] for side in encoded))]
-        for here, (pair, numbers) in enumerate(zip(corpus.documents, corpus.lines)):
+        for pair, numbers in zip(corpus.documents, corpus.lines):
             n = len(pair.source)
             sides = [encoded[0][first : first + n], encoded[1][first : first + n]]
             first += n
@@ -304,16 +291,9 @@ def _examples(
                 for span in rule.examples(piece, training=name in TRAINING):
                     spans.append(span)
                     parts = [s[span.start : span.start + span.size] for s in sides]
-                    if memory is not None:
-                        room = rule.room - max(sum(map(rule.length, part)) for part in parts)
-                        found = [start + i for i in memory.lines(here, span, room, sizes)]
-                        parts = [[*(side[i] for i in found), *part] for side, part in zip(encoded, parts)]
-                        n_remembering += bool(found)
                     source, target = (rule.join(part, of) for of, part in zip(config.sides(name), parts))
                     lines.append((source, target))
             number += 1
-        if memory is not None:
-            memory.close()
     for side, language in enumerate(config.languages):
         atomic_write(text / f"{name}.{language}", "".join(line[side] + "\n" for line in lines))
     return SplitInfo(
@@ -329,7 +309,6 @@ def _examples(
         longest=(max(len(s.split()) for s, _ in lines) + 1, max(len(t.split()) for _, t in lines) + 1),
         examples=() if name in TRAINING else tuple((s.document, s.start, s.size) for s in spans),
         blanks=() if name in TRAINING else _blanks(sets),
-        n_remembering=n_remembering,
         undivided=tuple(c.source for c in sets if len(c.documents) == 1 and c.sentences >= UNDIVIDED),
     )
 
@@ -372,8 +351,6 @@ def summary(config: PrepareConfig, done: Prepared) -> str:
             lines[-1] += f"; <unk>: {', '.join(rates[: 1 + info.reference])}"
         if not info.reference:
             lines[-1] += "; no reference"
-        if info.n_remembering:
-            lines[-1] += f"; {info.n_remembering} examples begin with lines of other documents"
         if info.dropped:
             lines[-1] += f"; {info.dropped} pairs with an empty side dropped"
         if info.cleaned:

@@ -36,7 +36,6 @@ class PrepareConfig(Engine):
       single sentences, ``resolutions`` is then :data:`DEFAULTS`'.
     - ``text``: by default, encoded sentences are kept in ``out`` until the preparation is done.
     - ``engine``: where text is tokenised and encoded; a cluster's machines share ``out``.
-    - ``memory_examples``: as a translation with a memory does, see :mod:`data.memory_examples`.
     """
 
     source_lang: str = language("source", ", the suffix of its files")
@@ -79,13 +78,6 @@ class PrepareConfig(Engine):
     mono: tuple[str, ...] = option(
         (), "documents in one language, PREFIX.LANG, which the model learns to restore from noise", metavar="PREFIX"
     )
-    memory_examples: float = option(
-        0.0,
-        "share of the training examples, such as 0.3, that start with similar lines of other documents in their file, "
-        "as translations with a memory do (default: none)",
-        metavar="SHARE",
-    )
-    memory_tokens: int = option(256, "maximum number of tokens of these lines")
     train_sentences: tuple[str, ...] = option(
         (),
         "raw files PREFIX.LANG of sentences that do not belong together, for training: every line is a document",
@@ -140,7 +132,6 @@ class PrepareConfig(Engine):
                 raise InputError(f"--size {self.size}: no subwords are learned with --reuse; leave one of them out")
         made = {name: inherited[name] if value is None else value for name, value in chosen.items()}
         made |= dict(zip(("source_tag", "target_tag"), tags))
-        made |= {"memory_tokens": self.memory_tokens} if self.memory_examples else {}
         if self.mono and not made["joined_dictionary"]:
             raise InputError("--mono: both sides have the same language; this needs a dictionary for both languages")
         return DataConfig(self.source_lang, self.target_lang, fingerprint="", **made)  # type: ignore[arg-type]
@@ -149,7 +140,7 @@ class PrepareConfig(Engine):
         """Return every option that affects the result, by its name, and the hash of each input, by its path."""
         own = [one.name for one in options_of(PrepareConfig) if one.spec.changes == TEXT and not one.spec.apart]
         found = {name: str(getattr(self, name)) for name in own}
-        found |= {k: str(v) for k, v in vars(settings).items() if k not in ("memory_tokens", "fingerprint")}
+        found |= {k: str(v) for k, v in vars(settings).items() if k != "fingerprint"}
         found["size"] = str(SIZE if self.size is None else self.size)
         for name in _LATER:  # defaults are left out, so data prepared by an earlier version is recognised
             if getattr(settings, name) == DEFAULTS[name]:
@@ -158,8 +149,6 @@ class PrepareConfig(Engine):
             del found["mono"]
         if not self.train_sentences:
             del found["train_sentences"]
-        if not self.memory_examples:
-            del found["memory_examples"], found["memory_tokens"]
         files = [
             f"{prefix}.{self.languages[side]}"
             for name, prefixes in self.splits()

@@ -67,7 +67,6 @@ class DataConfig:
     # several languages which language to read and write.
     source_tag: str = ""
     target_tag: str = ""
-    memory_tokens: int = 0  # maximum number of tokens of other documents' lines before a training example; 0 for none
 
     @property
     def tags(self) -> tuple[str, str]:
@@ -99,17 +98,20 @@ class DataConfig:
             if not (file.is_dir() or file.name.startswith(".")):  # a stranger's link may lead to what never ends
                 check_regular(file, "; prepared data has no links to devices or pipes")
         try:
-            made = cls(**json.loads(path.read_text(encoding="utf-8")))
+            said = json.loads(path.read_text(encoding="utf-8"))
+            if said.pop("memory_tokens", 0):
+                raise InputError("its examples begin with lines of a memory, as up to commit 9c0b552")
+            made = cls(**said)
             for field in fields(cls):
                 if type(getattr(made, field.name)).__name__ != field.type:
                     raise TypeError(f"{field.name}: expected {field.type}")
             check_separator(made.separator)
             return made
         except InputError as e:
-            raise InputError(f"{path}: damaged ({e}); prepare the data again") from e
+            raise InputError(f"{path}: cannot be used ({e}); prepare the data again") from e
         except OSError as e:
             raise InputError(f"{path}: not found; {folder} was not prepared by lasformer prepare") from e
-        except (ValueError, TypeError, OverflowError, RecursionError) as e:
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as e:
             raise InputError(f"{path}: damaged ({e}); prepare the data again") from e
 
 

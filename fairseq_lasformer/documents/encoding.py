@@ -44,14 +44,14 @@ def source_of(model: BaseFairseqModel, request: Request, translator: Translator)
         # given lines may exceed the limit: parts are cut as if they did not
         most = codec.room - 1
         lengths.append([codec.taken(min(most, 0 if line is None else line.numel())) for line in fixed])
-    remembered = None
+    matches = None
     if request.memory is not None:
-        remembered = translator.remember(request.memory, request.sentences, codec)
-    reserve = 0 if remembered is None else remembered.reserve
+        translator.check_memory()
+        matches = request.memory.matches(request.sentences)
     wanted = model.task.cfg.overlap if request.overlap is None else request.overlap
     overlap = translator.overlap(wanted)
     try:
-        cut = codec.cut_lengths(0, *lengths, overlap=overlap, reserve=reserve) if encoded else []
+        cut = codec.cut_lengths(0, *lengths, overlap=overlap) if encoded else []
     except TooLong as e:
         raise InputError(
             f"{request.name}: sentence {e.sentence + 1} has {e.tokens} tokens, more than the limit of "
@@ -63,4 +63,4 @@ def source_of(model: BaseFairseqModel, request: Request, translator: Translator)
         fixed = None
     if fixed is not None:
         terms = terms and [[] if line is not None else its for its, line in zip(terms, fixed)]
-    return Source(encoded, parts, None, terms, fixed, remembered)
+    return Source(encoded, parts, None, terms, fixed, matches)

@@ -94,26 +94,10 @@ class PartSearch:
         """Return how many sentences the parts of a long document can overlap by: none where lines are not aligned."""
         return wanted if self.aligned and not self.prefix_size else 0
 
-    def remembered(self, document: Source, part: Span) -> list[tuple[Tensor, Tensor]]:
-        """Return the tokens of the memory's pairs before a part and its context, source and target of each."""
-        if document.memory is None:
-            return []
-        first, end = part.start - part.context, part.start + part.size
-        filled = sum(len(sentence) + 1 for sentence in document.sentences[first:end])
-        return document.memory.before(part.start, end, filled)
-
-    def lines_before(self, document: Source, part: Span) -> int:
-        """Count the lines before a part's own in its example: those of a memory, and its context."""
-        return len(self.remembered(document, part)) + part.context
-
     def example(self, document: Source, part: Span) -> Tensor:
-        """Return the tokens of a part, its context and its memory pairs, with separators, tag and end of sentence."""
-        remembered = [source for source, _ in self.remembered(document, part)]
+        """Return the tokens of a part and its context, with separators, tag and end of sentence."""
         own = document.sentences[part.start - part.context : part.start + part.size]
-        return self._joined([*remembered, *own], 0)
-
-    def _joined(self, lines: Sequence[Tensor], side: int) -> Tensor:
-        return joined(lines, self.ends[side], self.tags[side], self.eos[side])
+        return joined(own, self.ends[0], self.tags[0], self.eos[0])
 
     def closed(self, tokens: Tensor, side: int) -> Tensor:
         """Enclose tokens in the tag and the end of sentence of a side, 0 for the source and 1 for the target."""
@@ -122,28 +106,25 @@ class PartSearch:
     def _beginning(self, document: Source, part: Span, found: Sequence[Line]) -> Tensor:
         """Return the tokens that a part's translation begins with.
 
-        They are those of its memory pairs, of its context and of the given lines that follow it; or a prefix of its
-        reference.
+        They are those of its context and of the given lines that follow it; or a prefix of its reference.
         """
         if document.references is not None and self.prefix_size:
             return document.references[document.parts.index(part)][: self.prefix_size]
         end = torch.tensor([self.ends[1]] if self.ends[1] is not None else [], dtype=torch.int64)
-        lines = [target for _, target in self.remembered(document, part)]
-        lines += [line.tokens for line in found[len(found) - part.context :]] if part.context else []
+        lines = [line.tokens for line in found[len(found) - part.context :]] if part.context else []
         given = document.given[part.start : part.start + part.size - 1] if document.given is not None else ()
         lines += [line for line in takewhile(lambda line: line is not None, given) if line is not None]
         return torch.cat([torch.tensor([], dtype=torch.int64), *(t for line in lines for t in (line, end))])
 
     def _terms(self, document: Source, part: Span) -> Terms:
-        """Return the terms of each line of a part; none for the lines before it, whose translation is known."""
+        """Return the terms of each line of a part; none for its context, whose translation is known."""
         terms = document.terms or [[]] * len(document.sentences)
-        return [*[[]] * self.lines_before(document, part), *terms[part.start : part.start + part.size]]
+        return [*[[]] * part.context, *terms[part.start : part.start + part.size]]
 
     def _given_lines(self, document: Source, part: Span) -> list[list[int]]:
         """Return the tokens of the given lines of a part; none for its context, which is passed separately."""
-        remembered = [target.tolist() for _, target in self.remembered(document, part)]
         given = (document.given or [None] * len(document.sentences))[part.start : part.start + part.size]
-        return [*remembered, *[[]] * part.context, *([] if line is None else line.tolist() for line in given)]
+        return [*[[]] * part.context, *([] if line is None else line.tolist() for line in given)]
 
     @torch.no_grad()
     def translate_parts(
@@ -163,8 +144,7 @@ class PartSearch:
             lines = iter(side_by_side.lines())
             return [[next(lines) for _ in range(part.size)] for _, part, _ in tasks]
         found = self._hypotheses(tasks, device, observe)
-        before = [self.lines_before(document, part) for document, part, _ in tasks]
-        return [self._lines(best)[n:] for n, (best, *_) in zip(before, found)]
+        return [self._lines(best)[part.context :] for (_, part, _), (best, *_) in zip(tasks, found)]
 
     @torch.no_grad()
     def translate_in_order(

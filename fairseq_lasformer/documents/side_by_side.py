@@ -43,7 +43,7 @@ class SideBySide:
         self.search = LineSearch(generator, separators[1], sources)
         self.places: list[_Place] = []
         for number, ((document, part), source) in enumerate(zip(tasks, sources)):
-            tokens, before = source.tolist(), search.lines_before(document, part)
+            tokens, before = source.tolist(), part.context
             spans = line_spans(tokens[:-1], separators[0])
             for i, (first, end) in enumerate(spans[before:], before):
                 at = part.start + i - before

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fairseq_lasformer.search.glossary import Terms
 from fairseq_lasformer.text.documents import Span
-from fairseq_lasformer.translation_memory.remembering import Remembered
+from fairseq_lasformer.translation_memory.matching import Match
 
 
 class Source(NamedTuple):
@@ -22,7 +22,8 @@ class Source(NamedTuple):
     terms: Terms | None = None
     # for each sentence, the tokens of its given translation, if there is one; None for none
     given: Sequence[Tensor | None] | None = None
-    memory: Remembered | None = None  # pairs of a translation memory that are similar to its sentences; None for none
+    # for each sentence, the pairs of a translation memory that are like it; None for no memory
+    matches: Sequence[Sequence[Match]] | None = None
 
 
 class Line(NamedTuple):

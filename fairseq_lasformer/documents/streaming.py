@@ -145,7 +145,7 @@ def line_watch(translator: Translator, document: Source, part: Span, emit: Calla
         emit: called with each settled line and its number in the document, except for lines of the part's context.
     """
     limits = translator.generator.limits(translator.example(document, part)[None]).longest[0].tolist()
-    before = translator.lines_before(document, part)
+    before = part.context
     sources = [s.tolist() for s in document.sentences[part.start : part.start + part.size]]
 
     def wrong(number: int, tokens: list[int]) -> bool:

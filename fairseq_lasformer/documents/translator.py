@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.examples import ExampleCodec
@@ -22,10 +21,10 @@ from fairseq_lasformer.documents.requiring import require_terms
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.glossary import Glossary
-from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
+from fairseq_lasformer.translation_memory.remembering import Memory
 
 if TYPE_CHECKING:
-    from fairseq.data import Dictionary
+    pass
 
 
 class Translator(PartSearch):
@@ -65,8 +64,7 @@ class Translator(PartSearch):
     ) -> Callable[[str], list[list[int]]] | None:
         """Return what :meth:`required` does for a glossary and the terms of a memory; None if there are no terms.
 
-        The glossary's translation of a term takes precedence. A model that was trained to read the pairs of a memory
-        takes its terms from them.
+        The glossary's translation of a term takes precedence.
 
         Raises:
             InputError: as :meth:`required`.
@@ -74,7 +72,7 @@ class Translator(PartSearch):
         if memory is not None:
             self.check_memory()
         known = glossary if isinstance(glossary, Glossary) or glossary is None else Glossary.read(glossary)
-        more = [] if memory is None or self.task.settings.memory_tokens else memory.terms
+        more = [] if memory is None else memory.terms
         if known is None and not more:
             return None
         own = {} if known is None else known.translations
@@ -94,26 +92,6 @@ class Translator(PartSearch):
         """
         if not self.reads_documents or self.prefix_size:
             raise InputError("a memory needs a model of documents whose lines are aligned (data with a separator)")
-
-    def remember(self, memory: Memory, sentences: Sequence[str], codec: ExampleCodec) -> Remembered:
-        """Find the pairs of a memory that are similar to a document's sentences.
-
-        Raises:
-            InputError: as :meth:`check_memory`.
-        """
-        self.check_memory()
-
-        def encode(dictionary: Dictionary, text: str) -> Tensor:
-            tokens: Tensor = dictionary.encode_line(text, add_if_not_exist=False, append_eos=False)
-            return tokens.long()
-
-        return memory.remembered(
-            sentences,
-            lambda text: encode(self.task.source_dictionary, codec.encode_source(text)),
-            lambda text: encode(self.task.target_dictionary, codec.encode_target(text)),
-            codec.room,
-            self.task.settings.memory_tokens,
-        )
 
     @torch.no_grad()
     def translate(

@@ -31,7 +31,7 @@ SUBWORDS = ("tokenizer", "bpe", "size", "separator", "joined_dictionary")
 """Options of the preparation that are inherited with the subwords."""
 
 # Options in which systems on the same subwords may differ.
-_EXAMPLES = ("resolutions", "limit", "max_lines", "memory_examples", "memory_tokens")
+_EXAMPLES = ("resolutions", "limit", "max_lines")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,7 @@ class System:
 
     name: str
     start: str  # name of the system from whose weights the training starts; empty for none
-    # `resolutions`, `limit`, `max_lines`, `memory_examples` and `memory_tokens` of its examples, where they differ from
-    # the others'
+    # `resolutions`, `limit` and `max_lines` of its examples, where they differ from the others'
     prepare: Json
     # training, fairseq, translation: as those of `RunConfig`, in addition to them
     training: Json

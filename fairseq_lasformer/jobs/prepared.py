@@ -12,8 +12,7 @@ from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.data.manifest import SplitInfo
 from fairseq_lasformer.data.subwords import DataConfig
 from fairseq_lasformer.documents.source import Source
-from fairseq_lasformer.text.documents import Span, parts, room_beside
-from fairseq_lasformer.translation_memory.remembering import Remembered
+from fairseq_lasformer.text.documents import Span, parts
 
 if TYPE_CHECKING:
     from fairseq.data import FairseqDataset
@@ -27,7 +26,6 @@ def documents_of(
     overlap: int,
     whole_examples: bool,
     terms: Callable[[Tensor], Sequence[Sequence[int]]] | None = None,
-    remember: Callable[[Sequence[Tensor]], Remembered] | None = None,
 ) -> list[Source]:
     """Return the documents of a split, whose examples are in reading order.
 
@@ -38,7 +36,6 @@ def documents_of(
         overlap: number of sentences that each part of a long document repeats from the previous part.
         whole_examples: keep the examples as they were prepared, with their references.
         terms: returns the required terms of a sentence, as tokens; None for no glossary.
-        remember: returns the pairs of a memory that are like some sentences; None for no memory.
     """
     examples: dict[int, list[int]] = defaultdict(list)
     for i, span in enumerate(info.examples):
@@ -59,8 +56,5 @@ def documents_of(
             sentences += [source[start:end] for start, end in line_spans(source.tolist(), separator)]
         lengths = [[len(sentence) + 1] for sentence in sentences]
         required = None if terms is None else [terms(sentence) for sentence in sentences]
-        remembered = None if remember is None else remember(sentences)
-        reserve = 0 if remembered is None else remembered.reserve
-        room = room_beside(reserve, settings.room, [length for (length,) in lengths])
-        found.append(Source(sentences, parts(number, lengths, room, overlap), terms=required, memory=remembered))
+        found.append(Source(sentences, parts(number, lengths, settings.room, overlap), terms=required))
     return found

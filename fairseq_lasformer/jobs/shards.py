@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +27,7 @@ from fairseq_lasformer.executors import Report, Worker
 from fairseq_lasformer.jobs.prepared import documents_of
 from fairseq_lasformer.plugin import register
 from fairseq_lasformer.plugin.patches import compat
-from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
+from fairseq_lasformer.translation_memory.remembering import Memory
 
 if TYPE_CHECKING:
     from fairseq.tasks import FairseqTask
@@ -91,17 +91,6 @@ def required_terms(
     return None if required is None else lambda sentence: required(text_of(task, codec, sentence))
 
 
-def matches(
-    task: FairseqTask, translator: Translator, memory: Memory | None
-) -> Callable[[Sequence[Tensor]], Remembered] | None:
-    """Return a function from the tokens of a document's sentences to its memory pairs; None without a memory."""
-    if memory is None:
-        return None
-    codec = ExampleCodec.load(task.folder)
-    translator.remember(memory, [], codec)  # refuses a model that cannot use it, even if there is no document
-    return lambda sentences: translator.remember(memory, [text_of(task, codec, one) for one in sentences], codec)
-
-
 def checked(path: Path) -> Path:
     """Return the file that marks a shard as translated twice."""
     return beside(path, ".checked")
@@ -147,10 +136,7 @@ class ShardTranslator(Worker[Unit, Path]):
         overlap = self.translator.overlap(cfg.task.overlap)
         memory = memory_of(task)
         whole, terms = self.translator.prefix_size > 0, required_terms(task, self.translator, memory)
-        remember = matches(task, self.translator, memory)
-        self.documents = documents_of(
-            task.dataset(split), info, task.settings, separator, overlap, whole, terms, remember
-        )
+        self.documents = documents_of(task.dataset(split), info, task.settings, separator, overlap, whole, terms)
         self.groups = self.translator.groups(self.documents, cfg.dataset.max_tokens, cfg.dataset.batch_size)
 
     def __call__(self, item: Unit, report: Report) -> Path:

@@ -314,11 +314,6 @@ def parts(document: int, lengths: Sequence[Sequence[int]], limit: int, overlap: 
     return spans
 
 
-def room_beside(reserve: int, room: int, longest: Sequence[int]) -> int:
-    """Return the maximum size of a part that leaves tokens free: at least half the room, and the longest sentence."""
-    return max(room - reserve, room // 2, *longest) if reserve else room
-
-
 def chunks(part: Span, how: str) -> Iterator[Span]:
     """Yield the training examples of one part: the whole part, its sentences, or chunks at every resolution.
 

@@ -8,12 +8,12 @@ the mean of the share of the weight that is shared and of rapidfuzz's ratio of t
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from rapidfuzz import fuzz
 
-from fairseq_lasformer.translation_memory.store import FREQUENT, MemoryStore, StoredPair, words_of
+from fairseq_lasformer.translation_memory.store import FREQUENT, MemoryStore, words_of
 
 WORDS = 6
 """Maximum number of words of a sentence, the rarest ones, that are looked up."""
@@ -35,7 +35,6 @@ class Match(NamedTuple):
     source: str
     target: str
     similarity: float  # from 0 to 1, where 1 is the same sentence
-    origin: int  # see `StoredPair`
     shared: Mapping[str, float]  # words of both sentences, with their weights
 
     def shown(self) -> dict[str, object]:
@@ -54,17 +53,11 @@ class Matcher:
         self.store = store
         self.frequent, self.size = store.frequent(), max(1, len(store))
 
-    def find(
-        self,
-        sentence: str,
-        most: int = 5,
-        excluded: Callable[[StoredPair], bool] = lambda pair: False,
-    ) -> list[Match]:
+    def find(self, sentence: str, most: int = 5) -> list[Match]:
         """Return the sentences most like this one, best first.
 
         Args:
             most: maximum number of sentences.
-            excluded: returns whether a pair must not be found.
         """
         own = set(words_of(sentence))
         weights: dict[str, float] = {}
@@ -86,13 +79,11 @@ class Matcher:
         total = sum(weights.values())
         found = []
         for number, pair in self.store.pairs(best).items():
-            if excluded(pair):
-                continue
             shared = {word: weights[word] for word in words_of(pair.source) if word in weights}
             ratio = fuzz.ratio(sentence, pair.source) / 100
             similarity = (sum(shared.values()) / total + ratio) / 2
             if similarity >= LIKENESS:
-                found.append(Match(number, pair.source, pair.target, similarity, pair.origin, shared))
+                found.append(Match(number, pair.source, pair.target, similarity, shared))
         found.sort(key=lambda match: (-match.similarity, -match.number))
         return _diverse(found, most)
 

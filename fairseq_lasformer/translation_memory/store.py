@@ -52,7 +52,6 @@ class StoredPair(NamedTuple):
 
     source: str
     target: str
-    origin: int = 0  # number for where the pair comes from, chosen by the caller that adds it
 
 
 def words_of(text: str) -> list[str]:
@@ -198,7 +197,7 @@ class MemoryStore:
         return len(added)
 
     def _insert(self, pair: StoredPair) -> bool:
-        row = (_hash(pair.source), _hash(pair.source, pair.target), pair.origin, pair.source, pair.target)
+        row = (_hash(pair.source), _hash(pair.source, pair.target), 0, pair.source, pair.target)
         self._looked = 0
         cursor = self.database.execute(
             "INSERT OR IGNORE INTO pairs(key, both, origin, source, target) VALUES (?, ?, ?, ?, ?)", row
@@ -233,8 +232,8 @@ class MemoryStore:
     def pairs(self, numbers: Iterable[int]) -> dict[int, StoredPair]:
         """Return the pairs with these numbers."""
         asked = ",".join(str(int(number)) for number in numbers)
-        rows = self._rows(f"SELECT id, source, target, origin FROM pairs WHERE id IN ({asked})")
-        return {number: StoredPair(str(source), str(target), origin) for number, source, target, origin in rows}
+        rows = self._rows(f"SELECT id, source, target FROM pairs WHERE id IN ({asked})")
+        return {number: StoredPair(str(source), str(target)) for number, source, target in rows}
 
     def everything(self) -> Iterator[tuple[str, str]]:
         """Yield source and target of all pairs, in the order in which they were added."""

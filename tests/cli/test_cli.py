@@ -57,6 +57,7 @@ def test_options_that_went_say_what_to_do_instead(command, option, capsys):
         "lasformer": [],
         "score": ["r", "h"],
         "report": ["r", "--document", "d"],
+        "prepare": ["o", "-s", "en", "-t", "de", "--train", "p"],
     }.get(command, ["x"])
     with pytest.raises(SystemExit) as ended:
         main([*command.split(), *needed, option])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from helpers import SPLITS, read_split, run, write_corpus
@@ -188,3 +189,13 @@ def test_chinese_through_sentencepiece(tmp_path):
     assert json.loads((tmp_path / "out" / "settings.json").read_text())["bpe"] == "sentencepiece"
     codec = SubwordCodec(config.out, "none", "sentencepiece")
     assert codec.decode(codec.encode("你好吗？", "zh"), "zh") == "你好吗？"
+
+
+def test_data_whose_examples_begin_with_a_memory_is_refused(prepared, tmp_path):
+    data = shutil.copytree(prepared, tmp_path / "data")
+    said = json.loads((data / "settings.json").read_text())
+    (data / "settings.json").write_text(json.dumps(said | {"memory_tokens": 0}))  # as earlier versions write it
+    assert DataConfig.load(data) == DataConfig.load(prepared)
+    (data / "settings.json").write_text(json.dumps(said | {"memory_tokens": 256}))
+    with pytest.raises(InputError, match="settings.json: cannot be used .its examples begin with lines of a memory"):
+        DataConfig.load(data)

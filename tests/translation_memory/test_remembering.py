@@ -1,13 +1,10 @@
-"""Translations with a memory: exact matches and terms; pairs that a model trained for it reads before a text."""
+"""Translations with a memory: exact matches, terms, and the pairs that are like each sentence."""
 
 from __future__ import annotations
 
 import json
-import shutil
-from dataclasses import replace
 
 import pytest
-import torch
 
 from fairseq_lasformer.apps.memory.building import build
 from fairseq_lasformer.apps.server.models import ServedModel
@@ -15,10 +12,10 @@ from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.cli.main import main
 from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.jobs.generate import generate
+from fairseq_lasformer.jobs.shards import required_terms
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.glossary import Glossary
-from fairseq_lasformer.translation_memory.matching import Match
-from fairseq_lasformer.translation_memory.remembering import Memory, Remembered
+from fairseq_lasformer.translation_memory.remembering import Memory
 
 TEXT = ["w1 w2", "w3 w4", "w5"]
 PAIRS = [("w1 w2 w8", "W9 W9 W7"), ("w7 w9", "W1"), ("w6", "W6 W6")]
@@ -27,17 +24,6 @@ PAIRS = [("w1 w2 w8", "W9 W9 W7"), ("w7 w9", "W1"), ("w6", "W6 W6")]
 @pytest.fixture(scope="module")
 def model(trained_folder):
     return LasformerModel.from_pretrained(trained_folder)
-
-
-@pytest.fixture
-def reading(model, monkeypatch):
-    """The model as if it had been trained with memories of at most so many tokens."""
-
-    def trained_with(tokens: int = 256):
-        monkeypatch.setattr(model.task, "settings", replace(model.task.settings, memory_tokens=tokens))
-        return model
-
-    return trained_with
 
 
 @pytest.fixture
@@ -56,61 +42,12 @@ def lines_of(model, text, **options):
     return made
 
 
-def test_matches_are_read_before_a_text_and_removed(reading, path):
-    model = reading()
-    with_memory = lines_of(model, TEXT, memory=path)
-    as_context = lines_of(model, [PAIRS[0][0], *TEXT], given=[{1: PAIRS[0][1]}])[1:]
-    assert [(line.number, line.source) for line in with_memory] == list(enumerate(TEXT, 1))
-    assert [line.translation for line in with_memory] == [line.translation for line in as_context]
-    assert [line.score for line in with_memory] == pytest.approx([line.score for line in as_context], abs=1e-4)
+def test_matches_are_those_of_each_sentence(model, path):
+    assert [[(m.source, m.target) for m in its] for its in memory(path).matches(["w1 w2", "w4"])] == [[PAIRS[0]], []]
+    source = model.source(Request.of("\n".join(TEXT), memory=memory(path)), model.translator(3))
+    assert [len(its) for its in source.matches] == [1, 0, 0]
     free = lines_of(model, TEXT)
-    assert [line.score for line in with_memory] != pytest.approx([line.score for line in free], abs=1e-4)
-    streamed = [line.translation for line in model.translate_lines("\n".join(TEXT), beam=3, memory=path)]
-    assert streamed == [line.translation for line in with_memory]
-    nothing = lines_of(reading(0), TEXT, memory=path)
-    assert [line.translation for line in nothing] == [line.translation for line in free]
-
-
-def test_a_memorys_lines_are_removed_everywhere(reading, path):
-    model = reading()
-    translator = model.translator(3)
-    source = model.source(Request.of("\n".join(TEXT), memory=memory(path)), translator)
-    (part,) = source.parts
-    assert translator.lines_before(source, part) == 1
-    (lines,) = translator.translate([source], "cpu")
-    others = translator.alternatives(source, lines, 2, "cpu")
-    assert len(lines) == len(others) == len(TEXT)
-
-
-def test_parts_of_long_documents_leave_room(reading, path):
-    model = reading(8)
-    text = [f"w{i % 9} w2 w3" for i in range(30)]
-    translator = model.translator(2)
-    free, full = (model.source(Request.of("\n".join(text), memory=m), translator) for m in (None, memory(path)))
-    assert len(full.parts) > len(free.parts)
-    limit = model.codec.limit
-    for part in full.parts:
-        assert len(translator.example(full, part)) <= limit
-    assert any(translator.remembered(full, part) for part in full.parts)
-    assert len(lines_of(model, text, memory=path)) == len(text)
-
-
-def test_what_is_remembered_leaves_room_for_the_text():
-    found = Match(0, "a", "b", 0.9, 0, {"a": 1.0})
-    held = Remembered([[found], []], {0: (torch.arange(3), torch.arange(4))}, 9, 20)
-    assert held.reserve == held.size(found) == 5 and len(held.before(0, 1, 15)) == 1
-    assert held.before(0, 1, 16) == [] and held.before(1, 2, 0) == []
-    assert held._replace(budget=4).before(0, 1, 0) == []
-
-
-def test_terms_are_required_of_the_text_alone(reading, path, tmp_path):
-    model = reading()
-    (tmp_path / "terms.tsv").write_text("w1\tW14\nw5\tW6 W6\n")
-    glossary = tmp_path / "terms.tsv"
-    made = lines_of(model, TEXT, memory=path, glossary=glossary)
-    explicit = lines_of(model, [PAIRS[0][0], *TEXT], given=[{1: PAIRS[0][1]}], glossary=glossary)[1:]
-    assert [line.translation for line in made] == [line.translation for line in explicit]
-    assert "W14" in made[0].translation and "W6 W6" in made[2].translation
+    assert [line.score for line in lines_of(model, TEXT, memory=path)] == [line.score for line in free]  # none is exact
 
 
 def test_exact_matches_stand_as_they_are(model, path, tmp_path):
@@ -136,14 +73,13 @@ def test_terms_of_a_memory_are_words_that_it_always_translates_alike(tmp_path, c
     assert sorted(capsys.readouterr().out.splitlines()) == ["town\tOrt", "valve\tVentil"]
 
 
-def test_its_terms_are_required_unless_the_model_reads_them_itself(reading, path):
+def test_its_terms_are_required_unless_a_glossary_has_them(model, path):
     held = memory(path)
     vars(held)["terms"] = [("w6", "W20"), ("w8", "Ventil")]  # the model has no subwords for the second
-    made = lines_of(reading(0), ["w9 w6 w8", "w1"], memory=held)
-    assert "W20" in made[0].translation.split() and "W20" not in lines_of(reading(0), ["w9 w6 w8"])[0].translation
-    other = lines_of(reading(0), ["w9 W6 w8"], memory=held, glossary=Glossary([("W6", "W14")]))
+    made = lines_of(model, ["w9 w6 w8", "w1"], memory=held)
+    assert "W20" in made[0].translation.split() and "W20" not in lines_of(model, ["w9 w6 w8"])[0].translation
+    other = lines_of(model, ["w9 W6 w8"], memory=held, glossary=Glossary([("W6", "W14")]))
     assert "W14" in other[0].translation.split() and "W20" not in other[0].translation.split()
-    assert reading(99).translator(2).required_terms(None, held, reading(99).codec) is None
 
 
 def test_terms_of_large_memories_are_not_looked_for_each_time(path, monkeypatch, capsys):
@@ -187,18 +123,17 @@ def test_what_is_given_comes_before_exact_matches(path, trained_folder, tmp_path
 
 
 @pytest.mark.command
-@pytest.mark.parametrize("tokens", [0, 8])
-def test_a_split_is_translated_with_a_memory(path, prepared, trained_folder, reading, tmp_path, tokens):
-    data = shutil.copytree(prepared, tmp_path / "data")
-    settings = json.loads((data / "settings.json").read_text()) | {"memory_tokens": tokens}
-    (data / "settings.json").write_text(json.dumps(settings))
+def test_a_split_is_translated_with_the_terms_of_a_memory(path, prepared, trained_folder, model, tmp_path):
+    held = memory(path)
+    vars(held)["terms"] = [("w3", "W14")]
+    required = required_terms(model.task, model.translator(3), held)
+    tokens = model.src_dict.encode_line(model.codec.encode_source("w3 w4"), add_if_not_exist=False, append_eos=False)
+    assert [model.codec.decode_line(model.tgt_dict.string(term)) for term in required(tokens.long())] == ["W14"]
     checkpoint = trained_folder / "checkpoint_last.pt"
-    done = generate(data, checkpoint, tmp_path / "out", "test", 2, ["--cpu", "--beam", "3", "--memory", str(path)])
+    done = generate(prepared, checkpoint, tmp_path / "out", "test", 2, ["--cpu", "--beam", "3", "--memory", str(path)])
     raw = (prepared.parent / "raw/test.xx").read_text().strip("\n").split("\n\n")
-    made = reading(tokens).translate_documents(raw, beam=3, progress=False, memory=memory(path))
+    made = model.translate_documents(raw, beam=3, progress=False, memory=memory(path))
     assert done.documents == [text.split("\n") for text in made]
-    plain = reading(0).translate_documents(raw, beam=3, progress=False)
-    assert (made == plain) == (tokens == 0)  # nothing in this memory is a term, and no line is in it
 
 
 def test_a_server_reads_a_memory_and_shows_matches(path, model):

@@ -10,16 +10,15 @@ import pytest
 
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.translation_memory import matching, store
-from fairseq_lasformer.translation_memory.choosing import chosen
-from fairseq_lasformer.translation_memory.matching import Match, Matcher
+from fairseq_lasformer.translation_memory.matching import Matcher
 from fairseq_lasformer.translation_memory.remembering import Memory
 from fairseq_lasformer.translation_memory.store import MemoryStore, StoredPair, words_of
 
 PAIRS = [
-    StoredPair("The device is broken.", "Das Gerät ist kaputt.", 0),
-    StoredPair("The device is in the box.", "Das Gerät ist in der Kiste.", 0),
-    StoredPair("The box is green.", "Die Kiste ist grün.", 1),
-    StoredPair("Hello!", "Hallo!", 1),
+    StoredPair("The device is broken.", "Das Gerät ist kaputt."),
+    StoredPair("The device is in the box.", "Das Gerät ist in der Kiste."),
+    StoredPair("The box is green.", "Die Kiste ist grün."),
+    StoredPair("Hello!", "Hallo!"),
 ]
 
 
@@ -68,11 +67,6 @@ def test_matches_show_different_words(tmp_path):
     found = Matcher(made).find("lamp: press the red key", 1)  # the most similar one, not the one that shares the most
     made.add([StoredPair("key lamp red the press x y z x y z x y z x y z x y z", "…")])
     assert Matcher(made).find("lamp: press the red key", 1)[0].source == found[0].source == "press the red key"
-
-
-def test_excluded_pairs_are_not_found(memory):
-    found = Matcher(MemoryStore(memory)).find("The device is broken.", 5, lambda pair: pair.origin == 0)
-    assert [match.source for match in found] == ["The box is green."]
 
 
 def test_frequent_words_are_looked_up_together(tmp_path, monkeypatch):
@@ -185,21 +179,3 @@ def test_a_damaged_index_is_told_in_one_line(memory):
         with pytest.raises(InputError, match="damaged|cannot be read") as refused:
             Matcher(MemoryStore(memory)).find("The device is broken.")
         assert "\n" not in str(refused.value)
-
-
-def match(number, shared, similarity=0.5):
-    return Match(number, f"s{number}", f"t{number}", similarity, 0, shared)
-
-
-def test_each_word_is_shown_once_before_others_are_shown_twice():
-    found = [
-        [match(1, {"device": 4.0, "is": 1.0}), match(2, {"device": 4.0, "the": 1.0})],
-        [match(3, {"box": 3.0}), match(4, {"is": 1.0})],
-    ]
-    assert [m.number for m in chosen(found, lambda m: 5, 100)] == [2, 3, 1]  # the best last; 4 shows nothing new
-    assert [m.number for m in chosen([*found, [match(4, {"new": 2.0})]], lambda m: 5, 100)] == [2, 4, 3, 1]
-    assert [m.number for m in chosen(found, lambda m: 5, 9)] == [1]
-    assert [m.number for m in chosen(found, lambda m: 90 if m.number == 1 else 5, 12)] == [3, 2]
-    assert chosen(found, lambda m: 5, 0) == [] and chosen([], lambda m: 5, 9) == []
-    alike = [[match(1, {"a": 2.0}, 0.4), match(2, {"a": 2.0}, 0.9)]]
-    assert [m.number for m in chosen(alike, lambda m: 5, 100)] == [2]

@@ -256,7 +256,7 @@ class FileTranslator:
             best = best._replace(translation=document.given.get(i + 1, best.translation))
             if upper:
                 best, *more = (one._replace(translation=one.translation.upper()) for one in (best, *more))
-            matches = source.memory.matches[i] if source is not None and source.memory is not None else ()
+            matches = source.matches[i] if source is not None and source.matches is not None else ()
             found.append(TranslatedSentence(best, [(other.translation, other.score) for other in more], matches))
         return found
 

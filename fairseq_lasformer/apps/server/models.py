@@ -43,8 +43,7 @@ class PreparedText(NamedTuple):
     @property
     def matches(self) -> list[list[dict[str, object]]]:
         """Similar sentences of a memory for each of its sentences; empty without a memory."""
-        memory = self.source.memory
-        return [] if memory is None else [[match.shown() for match in its] for its in memory.matches]
+        return [[match.shown() for match in its] for its in self.source.matches or ()]
 
 
 class ServedModel:
