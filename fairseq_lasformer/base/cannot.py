@@ -49,11 +49,6 @@ CANNOT: Mapping[str, Mapping[str, str]] = {
     "--tie-groups": {MIXTURES: "layers differ", DELIGHT: "layers differ"},
     "--fewer-heads": {DELIGHT: "its attention has one head"},
     "--output-bias": {"another --embedding than lookup": _LEAVE_OUT},
-    "--position-offset": {
-        "--encoder-learned-pos": "only sinusoidal positions can be shifted",
-        "--decoder-learned-pos": "only sinusoidal positions can be shifted",
-        "--no-token-positional-embeddings": "only sinusoidal positions can be shifted",
-    },
     "--position-table": {
         "--encoder-learned-pos": "it applies to sinusoidal positions",
         "--decoder-learned-pos": "it applies to sinusoidal positions",

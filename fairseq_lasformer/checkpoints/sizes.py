@@ -35,7 +35,7 @@ _COUNTS = re.compile(
     r"|delight_(min|max)_depth|select_(share|window)"
 )
 _LINES = {"sentence_max_len_a", "sentence_max_len_b"}
-_POSITIONS = re.compile(r"max_(source|target)_positions|position_offset")
+_POSITIONS = re.compile(r"max_(source|target)_positions")
 
 
 def too_large(state: State) -> str:

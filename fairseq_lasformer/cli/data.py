@@ -21,7 +21,7 @@ from fairseq_lasformer.base.shared_options import (
     shard_of,
 )
 from fairseq_lasformer.data.prepare_config import PrepareConfig
-from fairseq_lasformer.data.shortlist import BEST, FILE, FREQUENT
+from fairseq_lasformer.data.shortlist import FILE
 from fairseq_lasformer.text.hypotheses import FORMS
 
 
@@ -130,12 +130,10 @@ class Shortlist(Overwrite):
 
     data: Path = argument("prepared folder with training data")
     out: Path | None = option(None, f"file to write (default: {FILE} in that folder)", short="-o", writes=NEW)
-    best: int = option(BEST, "translations per source word", minimum=1)
-    frequent: int = option(FREQUENT, "words on every list", minimum=1)
     epilog = f"Example: lasformer translate checkpoints/mine in.txt --shortlist data-bin/mine/{FILE}"
 
 
 def run_shortlist(args: Shortlist) -> None:
     from fairseq_lasformer.data.shortlist import build
 
-    print(build(args.data, args.data / FILE if args.out is None else args.out, args.best, args.frequent))
+    print(build(args.data, args.data / FILE if args.out is None else args.out))

@@ -29,7 +29,6 @@ class Ablate(FairseqDecoding):
     probe: Path | None = option(None, "words that depend on their context (the demo's: raw/test.probe.jsonl)")
     only: str | None = option(None, "run only this row", metavar="LABEL")
     set: tuple[str, ...] = option((), "Hydra override of all runs", append=True, metavar="KEY=VALUE")
-    length: int = option(1024, "length in tokens at which the cost is shown")
     submit: str | None = option(None, "submit the runs with e.g. 'sbatch --gres=gpu:1 --wrap'", metavar="LAUNCHER")
     show: bool = option(False, "print finished runs without running any")
 
@@ -59,13 +58,13 @@ def run_ablate(args: Ablate) -> None:
         for row in (row for row in chosen if ablation.finished(common, row, folder / row.folder) is None):
             command = [str(Path(sys.executable).with_name("lasformer")), "ablate", str(args.config.resolve())]
             command += ["--table", str(args.table), "--only", row.label, "--reference", str(args.reference.resolve())]
-            command += ["--out", str(args.out.resolve()), "--length", str(args.length)]
+            command += ["--out", str(args.out.resolve())]
             command += ["--modules", args.modules] if args.table == 1 else []
             command += ["--values", args.values] if args.values else []
             command += ["--probe", str(args.probe.resolve())] if args.probe else []
             command += [o for override in args.set for o in ("--set", override)]
             ablation.submit(args.submit, [*command, *(["--", *options] if options else [])])
-    print(ablation.text(common, args.table, rows, folder, args.length))
+    print(ablation.text(common, args.table, rows, folder))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +106,6 @@ class Distil(TextTranslation):
     teacher: Path = argument("checkpoint or its folder")
     data: Path = argument("prepared folder of the teacher; the student has its subwords")
     student: Path = argument("configuration of lasformer run, whose train is translated")
-    originals: bool = option(False, "also train on the original translations")
     word_level: bool = option(False, "also learn the teacher's most likely words")
     epilog = "Everything is written to the student's out; a killed run resumes there."
 
@@ -116,7 +114,7 @@ def run_distil(args: Distil) -> None:
     from fairseq_lasformer.experiments.distil import distil
 
     work = vars(part(TextTranslation, args))
-    distil(args.teacher, args.data, args.student, originals=args.originals, word_level=args.word_level, **work)
+    distil(args.teacher, args.data, args.student, word_level=args.word_level, **work)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,6 +108,12 @@ _TERMS = "lasformer memory terms (or score terms) writes a glossary, --glossary 
 _READ = "no model reads the pairs of a memory as context any more: --memory takes exact matches and terms"
 _SAME = "use --reproducible, and compare by sha256sum (docs/scale.md)"
 RETIRED: dict[str, dict[str, str]] = {
+    "shortlist": dict.fromkeys(("--best", "--frequent"), "lists have 50 translations per word, and 200 frequent words"),
+    "explain": {"--word": "search for it in what is printed"},
+    "ablate": {"--length": "lasformer info CHECKPOINT --lengths N"},
+    "distil": {"--originals": "name both in the train of a configuration"},
+    "upcycle": {"--update-freq": "write it after --"},
+    "memory": {"--matches": "there are three per sentence"},
     "prepare": dict.fromkeys(("--memory-examples", "--memory-tokens"), _READ),
     "translate": {
         **{"--receipt": _SAME, "--verify": _SAME, "--exact": "--memory takes what is found verbatim"},

@@ -75,8 +75,6 @@ def build(data: Path, out: Path, best: int = BEST, frequent: int = FREQUENT) -> 
     """
     from fairseq.data import Dictionary
 
-    if best < 1 or frequent < 1:
-        raise InputError(f"--best {best}, --frequent {frequent}: expected numbers above 0")
     settings = DataConfig.load(data)
     check_writable(out)
     languages = settings.source_lang, settings.target_lang

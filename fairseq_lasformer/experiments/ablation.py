@@ -209,14 +209,17 @@ def submit(launcher: str, command: Sequence[str]) -> None:
         raise InputError(f"--submit {launcher}: {e}") from e
 
 
-def text(ablation: Ablation, table: int, rows: Sequence[Row], folder: Path, length: int) -> str:
+LENGTH = 1024
+"""Number of tokens for which a table shows the cost."""
+
+
+def text(ablation: Ablation, table: int, rows: Sequence[Row], folder: Path) -> str:
     """Format the table for a terminal; unfinished runs have no figures.
 
     Args:
         ablation: settings shared by the runs.
         table: number of the table.
         folder: folder that contains the folders of the runs.
-        length: number of tokens for which the cost is shown.
     """
     width = max(len(row.label) for row in rows) + 2
     head = f"{f'table {table}':<{width}}" + "".join(f"{f'κ {m}':>11}" for m in MODULES)
@@ -233,7 +236,7 @@ def text(ablation: Ablation, table: int, rows: Sequence[Row], folder: Path, leng
             continue
         cost = next(
             c
-            for c in checkpoint_cost(ablation.experiment(row, folder / row.folder).checkpoint, [length])
+            for c in checkpoint_cost(ablation.experiment(row, folder / row.folder).checkpoint, [LENGTH])
             if c.module == "all"
         )
         shares = "".join(f"{'-' if (k := result['kappa'][m]) is None else f'{k:.1%}':>11}" for m in MODULES)
@@ -242,7 +245,7 @@ def text(ablation: Ablation, table: int, rows: Sequence[Row], folder: Path, leng
             right = f"{result['accuracy']['all']:>9.1%}{result['seconds'] or 0:>9.0f}"
         lines.append(f"{row.label:<{width}}{shares}{costs}{result[HEADLINE]:>9.2f}{right}")
     lines.append(
-        f"cost: attention's multiply-accumulates, relative to the dense Transformer's, at {length} tokens; + proj.: "
+        f"cost: attention's multiply-accumulates, relative to the dense Transformer's, at {LENGTH:,} tokens; + proj.: "
         "with the projections to queries, keys and values"
         + "; context: correct words among those that depend on an earlier sentence; seconds: training time"
         * bool(ablation.probes)

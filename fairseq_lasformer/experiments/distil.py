@@ -21,7 +21,6 @@ def distil(
     student: Path,
     *,
     beam: int = 5,
-    originals: bool = False,
     word_level: bool = False,
     jobs: int = 1,
     engine: str = "processes",
@@ -36,9 +35,8 @@ def distil(
         teacher: checkpoint, or the folder of one.
         data: prepared folder of the teacher, whose subwords and dictionaries the student also uses.
         student: configuration file of ``lasformer run``; its ``train`` names the text to translate, whose target side
-            is not needed unless ``originals`` is set.
+            is not needed.
         beam: beam size of the translation.
-        originals: also train on the original translations.
         word_level: also learn the teacher's most likely words, see :mod:`plugin.training.teacher`.
         jobs: number of workers that translate.
         engine: how they are run, see :func:`executors.executor`.
@@ -56,5 +54,5 @@ def distil(
     words = whole.fairseq
     if word_level:
         words = ("--distil-from", str(checkpoint.resolve()), *words)
-    own = replace(whole, train=(*translated, *(whole.train if originals else ())), fairseq=words)
+    own = replace(whole, train=tuple(translated), fairseq=words)
     run(own, tell=tell, reuse=data)

@@ -154,8 +154,6 @@ def _check(cfg: ModuleConfig) -> None:
         raise InputError(f"--sparsity-fixed {cfg.sparsity_fixed}: expected a share in (0, 1], or 0 to adapt kappa")
     if not 0.0 < cfg.sparsity_step < 1.0:
         raise InputError(f"--sparsity-step {cfg.sparsity_step}: expected a value in (0, 1)")
-    if cfg.position_offset < 0:
-        raise InputError(f"--position-offset {cfg.position_offset}: expected 0, or a number of tokens")
     for name in ("dropout", "attention_dropout", "activation_dropout", "delight_dropout"):
         if not 0.0 <= getattr(cfg, name) < 1.0:
             raise InputError(f"--{name.replace('_', '-')} {getattr(cfg, name)}: expected a probability in [0, 1)")
@@ -199,9 +197,6 @@ def _check_together(cfg: ModuleConfig) -> None:
         refuse("--fewer-heads", {DELIGHT: delight})
     if cfg.tie_groups:
         refuse("--tie-groups", {MIXTURES: mixtures, DELIGHT: delight})
-    if cfg.position_offset:
-        none = {"--no-token-positional-embeddings": cfg.no_token_positional_embeddings}
-        refuse("--position-offset", learned_positions | none)
     if cfg.position_table != "fairseq":
         refuse("--position-table", learned_positions)
     if cfg.output_bias:

@@ -206,7 +206,6 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         incremental_state: IncrementalState | None = None,
         full_context_alignment: bool = False,
         observe: Observer | None = None,
-        position_offset: Tensor | None = None,
         update: int = 0,
         into: DecodingCache | None = None,
         **_: object,
@@ -220,7 +219,6 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             incremental_state: decoding state; None for a full pass.
             full_context_alignment: no causal mask.
             observe: called with the output of every attention of a full pass.
-            position_offset: int64 [B, 1], added to all positions of an example in a full pass.
             update: number of the update, in training.
             into: cache that a full pass writes its keys and values into.
         """
@@ -241,7 +239,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             rotations,
         )
         out = self.layers(
-            self._embed(prev_output_tokens, position_offset, lines),
+            self._embed(prev_output_tokens, lines),
             full,
             supervision(self.cfg) if self.training else None,
             recompute=self.training and self.cfg.checkpoint_activations,
@@ -311,7 +309,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         memory, padding = encoder_out["encoder_out"][0].transpose(0, 1), encoder_out["encoder_padding_mask"][0]
         lines = self._begin(cache, tokens, encoder_out)
         own, rotations = self._own_lines(lines, None, encoder_out, some_padding(padding))
-        x = self._embed(tokens, lines=lines)
+        x = self._embed(tokens, lines)
         x = self.packed.stack.read(x, cache, memory, cache.index_source(padding), own, rotations)
         return x if self.layer_norm is None else self.layer_norm(x)
 
@@ -343,13 +341,13 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             cache.begin_lines(lines.line[:, -1], lines.place[:, -1])
         return lines
 
-    def _embed(self, tokens: Tensor, position_offset: Tensor | None = None, lines: TargetLines | None = None) -> Tensor:
+    def _embed(self, tokens: Tensor, lines: TargetLines | None = None) -> Tensor:
         """Compute the input of the layers in a full pass: int64 [N, P] -> [N, P, d]."""
         places = None if lines is None else lines.place
         words = self.embed_scale * self.embed_tokens(tokens)
         if self.cfg.zero_first_embedding:
             words = torch.cat([torch.zeros_like(words[:, :1]), words[:, 1:]], 1)
-        return self.embed_words(words, self.position_embeddings(tokens, position_offset, places))
+        return self.embed_words(words, self.position_embeddings(tokens, places))
 
     def _step(
         self, x: Tensor, ends: Tensor | None, encoder_out: EncoderOut, memory: Tensor, cache: DecodingCache

@@ -70,13 +70,12 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         self,
         tokens: Tensor,
         embeddings: Tensor | None = None,
-        offset: Tensor | None = None,
         lines: SourceLines | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Embed tokens int64 [B, N]; return the input of the layers [B, N, d], and the scaled word embeddings alone."""
         places = None if lines is None else lines.places()
         words = self.embed_scale * (self.embed_tokens(tokens) if embeddings is None else embeddings)
-        return self.embed_words(words, self.position_embeddings(tokens, offset, places)), words
+        return self.embed_words(words, self.position_embeddings(tokens, places)), words
 
     def forward(  # type: ignore[override]
         self,
@@ -85,7 +84,6 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         return_all_hiddens: bool = False,
         token_embeddings: Tensor | None = None,
         observe: Observer | None = None,
-        position_offset: Tensor | None = None,
         update: int = 0,
         line_numbers: Tensor | None = None,
     ) -> EncoderOut:
@@ -97,14 +95,13 @@ class LasformerEncoder(Frontend, FairseqEncoder):
             return_all_hiddens: also return the states after each group.
             token_embeddings: [B, K, d], word embeddings that replace those of ``src_tokens``.
             observe: called with the output of every attention.
-            position_offset: int64 [B, 1], added to all positions of an example.
             update: number of the update, in training.
             line_numbers: int64 [B, L], the number of each line in its document, if some are left out.
         """
         padding = some_padding(src_tokens.eq(self.padding_idx))
         ends = self.line_ends.of(src_tokens)
         lines = SourceLines.of(ends, padding) if self.cfg.own_lines else None
-        x, words = self.embed(src_tokens, token_embeddings, position_offset, lines)
+        x, words = self.embed(src_tokens, token_embeddings, lines)
         if padding is not None:
             x = x.masked_fill(padding[..., None], 0.0)
         own, numbers = (None, None) if lines is None else (lines.own(lines.line), numbered(lines.line, line_numbers))

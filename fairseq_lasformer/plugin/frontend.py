@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from fairseq.modules import LearnedPositionalEmbedding, PositionalEmbedding, SinusoidalPositionalEmbedding
-from fairseq.utils import make_positions
 from torch import Tensor, nn
 
 from fairseq_lasformer import ops
@@ -55,11 +54,10 @@ class Frontend(nn.Module):
         self.embed_scale = 1.0 if cfg.no_scale_embedding else math.sqrt(dim)
         self.embed_positions: Any = None
         if not cfg.no_token_positional_embeddings:
-            table = max_positions + cfg.position_offset
             if cfg.position_table == "vaswani":
-                self.embed_positions = VaswaniPositions(dim, self.padding_idx, table + self.padding_idx + 1)
+                self.embed_positions = VaswaniPositions(dim, self.padding_idx, max_positions + self.padding_idx + 1)
             else:
-                self.embed_positions = PositionalEmbedding(table, dim, self.padding_idx, learned=learned_pos)
+                self.embed_positions = PositionalEmbedding(max_positions, dim, self.padding_idx, learned=learned_pos)
         self.layernorm_embedding: nn.Module | None = nn.LayerNorm(dim) if cfg.layernorm_embedding else None
         self.longest = max_positions
 
@@ -106,22 +104,17 @@ class Frontend(nn.Module):
             return min(self.longest, self.embed_positions.max_positions)
         return self.longest if self.embed_positions is None else int(self.embed_positions.max_positions)
 
-    def position_embeddings(self, tokens: Tensor, offset: Tensor | None, places: Tensor | None = None) -> Tensor | None:
+    def position_embeddings(self, tokens: Tensor, places: Tensor | None = None) -> Tensor | None:
         """Return the position embeddings of a full pass, [B, N, d]; None for a model without them.
 
         Args:
             tokens: int64 [B, N].
-            offset: int64 [B, 1], added to all positions of an example; None for no offset.
             places: int64 [B, N], the position of each token, if it is not counted from the beginning of the text.
         """
-        if self.embed_positions is None or (offset is None and places is None):
+        if self.embed_positions is None or places is None:
             return None if self.embed_positions is None else self.embed_positions(tokens)
-        own = tokens.ne(self.padding_idx)
-        if places is None:
-            positions = make_positions(tokens, self.padding_idx)
-        else:
-            positions = self.padding_idx + (1 + places) * own
-        return self.positions_at(positions if offset is None else positions + offset * own, tokens.size(1))
+        positions = self.padding_idx + (1 + places) * tokens.ne(self.padding_idx)
+        return self.positions_at(positions, tokens.size(1))
 
     def positions_at(self, positions: Tensor, longest: int) -> Tensor:
         """Return the embeddings of positions counted from ``padding_idx`` + 1; ``longest``: the tokens so far."""

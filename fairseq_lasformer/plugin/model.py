@@ -142,22 +142,11 @@ class LasformerModel(TransformerModelBase):
                     "this task does not adapt kappa: every selector keeps its initial share of keys, all of them "
                     "unless a checkpoint sets another; train with --task document_translation"
                 )
-        offset = None
-        if self.training and self.cfg.position_offset:
-            # the same for both sides, which keeps a word's position close to that of its translation
-            offset = torch.randint(self.cfg.position_offset + 1, (src_tokens.size(0), 1), device=src_tokens.device)
-        encoder_out = self.encoder(
-            src_tokens,
-            src_lengths,
-            return_all_hiddens,
-            position_offset=offset,
-            update=self.num_updates,
-        )
+        encoder_out = self.encoder(src_tokens, src_lengths, return_all_hiddens, update=self.num_updates)
         out, extra = self.decoder(
             prev_output_tokens,
             encoder_out=encoder_out,
             features_only=features_only,
-            position_offset=offset,
             update=self.num_updates,
         )
         return out, extra | {"kappa": {name: selector.kappa for name, selector in self.selectors()}}

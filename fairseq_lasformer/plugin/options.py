@@ -255,13 +255,6 @@ class ImportOptions(FairseqDataclass):
 class LengthOptions(FairseqDataclass):
     """Options for documents that are longer than the training examples."""
 
-    position_offset: int = field(
-        default=0,
-        metadata={
-            "help": "training: add a random offset from 0 to this to all positions of an example and its translation "
-            "(SHAPE), so that positions beyond the training length are learned; 0: none"
-        },
-    )
     own_lines: bool = field(
         default=False,
         metadata={

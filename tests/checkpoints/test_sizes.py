@@ -32,7 +32,6 @@ def changed(state, tmp_path, **settings):
     [
         {"max_source_positions": 10**6},
         {"max_target_positions": 10**7},
-        {"position_offset": 10**9},
         {"define_depth": 10**6},
         {"delight_max_depth": 10**6},
         {"select_dim": 10**8},

@@ -73,7 +73,6 @@ def test_a_table_runs_resumes_and_prints(config, prepared, tmp_path):
     probe = {"document": 0, "sentence": 0, "word": 0, "phenomenon": "tense", "right": "a", "wrong": [], "distance": 5}
     (tmp_path / "probe.jsonl").write_text(json.dumps(probe | {"first": True}) + "\n")
     command += ["--probe", tmp_path / "probe.jsonl"]
-    command += ["--length", 512]
     generation = ["--", "--cpu", "--beam", 2, "--max-len-a", 0, "--max-len-b", 9]
     one = run(*command, "--only", "r 2", *generation)
     assert "r 1" in one.stdout and "not finished" in one.stdout
@@ -87,7 +86,7 @@ def test_a_table_runs_resumes_and_prints(config, prepared, tmp_path):
         "not finished" not in both.stdout
         and "κ encoder" in both.stdout
         and "context" in both.stdout
-        and "at 512 tokens" in both.stdout
+        and "at 1,024 tokens" in both.stdout
     )
     assert (folder / "r_2" / "checkpoint_last.pt").stat().st_mtime_ns == stamp  # not done again
     assert run(*command, "--show", *generation).stdout == both.stdout
@@ -126,7 +125,7 @@ def test_a_window_of_keys_trains_and_translates(config, prepared, tmp_path):
     assert plan.data == prepared
     result = ablation.run(plan, row, tmp_path / row.folder)
     assert result["kappa"] == {"encoder": None, "decoder": None, "cross": None}
-    line = ablation.text(plan, 4, [row], tmp_path, 512).splitlines()[1]
+    line = ablation.text(plan, 4, [row], tmp_path).splitlines()[1]
     assert 0 < float(line.split()[-3].rstrip("%")) < 10
 
 

@@ -101,10 +101,7 @@ def test_learned_positions_are_stretched(build, caplog):
     assert torch.equal(longer[:2], table[:2])  # positions are not
     torch.testing.assert_close(longer[[2, 21]], table[[2, 11]])
     assert (longer[2:].diff(dim=0).abs() <= table[2:].diff(dim=0).abs().max(0).values).all()
-    short, long = (
-        build(select_modules="none", encoder_learned_pos=True, max_source_positions=n, position_offset=0)
-        for n in (20, 50)
-    )
+    short, long = (build(select_modules="none", encoder_learned_pos=True, max_source_positions=n) for n in (20, 50))
     started(long, short)
     assert "the 20 learned positions are stretched to 50" in caplog.text
     assert torch.equal(long.encoder.embed_positions.weight[2], short.encoder.embed_positions.weight[2])

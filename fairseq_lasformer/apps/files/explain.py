@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairseq_lasformer.apps.files.translate_options import Reading, given, given_of, set_verbosity
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.base.options import EXPLANATION, NOTHING, argument, option
+from fairseq_lasformer.base.options import EXPLANATION, argument, option
 from fairseq_lasformer.base.shared_options import Beam, Data, Decoding, Device, Messages, OverwriteOthers, model
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.documents.explanation import Explanation
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +26,6 @@ class Explain(Data, Reading, Beam, Device, Decoding, OverwriteOthers, Messages):
     line: tuple[int, ...] = option(
         (), "number of the sentence to explain; may be repeated (default: all)", metavar="N", append=True, minimum=1
     )
-    word: str = option("", "show only this word of the translation", metavar="WORD", changes=NOTHING)
     thorough: bool = option(
         False,
         "also for all sentences: the word in the deciding line, other lines that give as much, and the cost of leaving "
@@ -60,19 +58,6 @@ def run_explain(args: Explain) -> None:
     if missing := sorted(set(args.line) - {number for number, *_ in lines}):
         raise InputError(f"--line {missing[0]}: {args.file} has {len(lines)} sentences")
     found = explain(hub, lines, args.line or None, args.thorough or None)
-    if args.word:
-        found = _only(found, args.word)
     print(found.table())
     if args.json:
         atomic_write(args.json, json.dumps(found.as_dict(), ensure_ascii=False, indent=1) + "\n")
-
-
-def _only(found: Explanation, word: str) -> Explanation:
-    """Return what is explained about a word; say so if it depends on its own line alone."""
-    texts = {number: translation for number, _, translation in found.lines}
-    kept = [one for one in found.words if word.lower() in texts[one.line][one.start : one.end].lower().split()]
-    if not kept:
-        there = any(word.lower() in text.lower() for text in texts.values())
-        why = "depends on its own line alone" if there else "is not in the translation"
-        print(f"{word}: {why}", file=sys.stderr)
-    return found._replace(words=kept)

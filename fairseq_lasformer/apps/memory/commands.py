@@ -30,7 +30,6 @@ class Memory:
     source_lang: str | None = language("source", " of a new memory", "")
     target_lang: str | None = language("target", " of a new memory", "")
     unreviewed: bool = option(False, "also take fuzzy and unreviewed units of .po and .xlf")
-    matches: int = option(3, "find: maximum per sentence", minimum=1)
     least: int = option(5, "terms: minimum number of pairs with a term", minimum=1)
     quiet: bool = option(False, "no progress bar, no summary", changes=NOTHING)
     epilog = "Example: lasformer memory build mine.tm old.tmx -s en -t de, then lasformer translate … --memory mine.tm"
@@ -58,11 +57,12 @@ def _build(args: Memory) -> None:
 def _find(args: Memory) -> None:
     """Print a row for each match: similarity, source, translation; an empty row after each sentence."""
     from fairseq_lasformer.translation_memory.matching import Matcher
+    from fairseq_lasformer.translation_memory.remembering import MATCHES
     from fairseq_lasformer.translation_memory.store import MemoryStore
 
     matcher = Matcher(MemoryStore(args.memory))
     for sentence in args.files or (line.rstrip("\n") for line in sys.stdin):
-        matches = matcher.find(sentence, args.matches)
+        matches = matcher.find(sentence, MATCHES)
         if not matches and not args.quiet:
             print(f"no match: {sentence}", file=sys.stderr)
         for match in matches:

@@ -35,7 +35,6 @@ class UpcycleOptions:
     lr: float = option(0.002, "peak learning rate of the selectors")
     documents_lr: float = option(0.0005, "peak learning rate of --documents")
     max_tokens: int | None = tokens_per_batch()
-    update_freq: int = option(1, "batches per update")
     options: tuple[str, ...] = following(
         "After -- : further options of fairseq-train, such as --seed 2; they take precedence."
     )

@@ -6,7 +6,7 @@ options' annotations at run time: no ``from __future__ import annotations`` here
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -110,12 +110,13 @@ class MuonWithAdam(Adam):
         return loss
 
 
+MOMENTUM, STEPS = 0.95, 5
+"""Momentum of the matrices, and steps of the iteration that makes an update orthogonal: those of torch's ``Muon``."""
+
+
 @dataclass
 class MuonConfig(FairseqAdamConfig):
-    muon_momentum: float = field(default=0.95, metadata={"help": "momentum of the matrices"})
-    muon_steps: int = field(
-        default=5, metadata={"help": "steps of the iteration that makes the update of a matrix orthogonal"}
-    )
+    """The options of fairseq's Adam."""
 
 
 @register_optimizer("muon", dataclass=MuonConfig)
@@ -129,7 +130,7 @@ class FairseqMuon(FairseqAdam):
                 "--optimizer muon cannot tell matrices from embeddings: it needs --task document_translation, and in "
                 "half precision --fp16-no-flatten-grads"
             )
-        self._optimizer = MuonWithAdam(params, cfg.muon_momentum, cfg.muon_steps, **self.optimizer_config)
+        self._optimizer = MuonWithAdam(params, MOMENTUM, STEPS, **self.optimizer_config)
 
     @property
     def supports_flat_params(self) -> bool:

@@ -22,6 +22,8 @@ RETIRED = {
     "--attention-length": "leave it out; parts with context do better beyond the training length",
     "--upsample-long": "leave it out; it lost more on usual documents than it won on longer ones",
     "--positions": "leave it out; with --own-lines, positions are counted from the beginning of each line",
+    "--position-offset": "leave it out; parts with context do better beyond the training length",
+    **dict.fromkeys(("--muon-momentum", "--muon-steps"), "leave it out; they are 0.95 and 5"),
     "--quantization-aware": "leave it out; models lost nothing in 8 bits without it",
 }
 """What to use instead of options that no longer exist; for one release."""
