@@ -29,7 +29,7 @@ FIRST = ("README.md", "data/README.md", "docs/training.md", "docs/alignment.md")
 # side by side: these translate, and these train
 LANES = (
     ("docs/translate.md", "docs/serve.md", "docs/report.md", "docs/scale.md"),
-    ("docs/fairseq.md", "docs/reproduce.md", "docs/moe.md", "docs/compact.md", "docs/upcycling.md", "docs/students.md"),
+    ("docs/fairseq.md", "docs/reproduce.md", "docs/moe.md", "docs/import.md", "docs/students.md"),
 )
 RUN = (*FIRST, *LANES[0], *LANES[1])
 FOLDER = [ROOT / "CONTRIBUTING.md", *({*(ROOT / "docs").rglob("*.md")} - BUILT)]
