@@ -41,7 +41,7 @@ LINES = {
     "apps/server": 2220,
     "apps/pairing": 1110,
     "apps/files": 2100,
-    "apps/models": 2060,
+    "apps/models": 2070,
     "apps/memory": 340,
 }
 """Lines of Python by room, and of all other source of the package (C++, the server's page)."""
@@ -77,9 +77,9 @@ WORDS = {
     "docs/scale.md": 1490,
     "docs/serve.md": 1290,
     "docs/students.md": 1480,
-    "docs/training.md": 2930,
+    "docs/training.md": 2950,
     "docs/translate.md": 2390,
-    "all": 34730,
+    "all": 34740,
 }
 """Words by page, and of all pages."""
 

@@ -100,7 +100,7 @@ class DataConfig:
         try:
             said = json.loads(path.read_text(encoding="utf-8"))
             if said.pop("memory_tokens", 0):
-                raise InputError("its examples begin with lines of a memory, as up to commit 9c0b552")
+                raise InputError("memory_tokens is of versions up to commit 9c0b552")
             made = cls(**said)
             for field in fields(cls):
                 if type(getattr(made, field.name)).__name__ != field.type:
@@ -108,7 +108,7 @@ class DataConfig:
             check_separator(made.separator)
             return made
         except InputError as e:
-            raise InputError(f"{path}: cannot be used ({e}); prepare the data again") from e
+            raise InputError(f"{path}: damaged ({e}); prepare the data again") from e
         except OSError as e:
             raise InputError(f"{path}: not found; {folder} was not prepared by lasformer prepare") from e
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as e:

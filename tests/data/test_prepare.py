@@ -197,5 +197,5 @@ def test_data_whose_examples_begin_with_a_memory_is_refused(prepared, tmp_path):
     (data / "settings.json").write_text(json.dumps(said | {"memory_tokens": 0}))  # as earlier versions write it
     assert DataConfig.load(data) == DataConfig.load(prepared)
     (data / "settings.json").write_text(json.dumps(said | {"memory_tokens": 256}))
-    with pytest.raises(InputError, match="settings.json: cannot be used .its examples begin with lines of a memory"):
+    with pytest.raises(InputError, match="settings.json: damaged .memory_tokens is of versions up to"):
         DataConfig.load(data)

@@ -23,12 +23,18 @@ from fairseq_lasformer.experiments.yaml_file import read_yaml
 OWN = {"name", "source", "target", "fairseq_lasformer", "date", "files", "measured"}
 """Keys of a card that :func:`write_card` and :func:`measured` find."""
 
+LENPEN = "lenpen"
+"""Key of the length penalty that a model translates with, unless another is given."""
+
 
 def read_about(file: Path | None) -> dict[str, Any]:
-    """Read what a card says besides: a YAML mapping such as ``{licence: MPL-2.0, data: ..., scores: {...}}``."""
+    """Read what a card says besides: a YAML mapping such as ``{licence: MPL-2.0, data: ..., lenpen: 1.2}``."""
     further = {} if file is None else read_yaml(file)
     if taken := sorted(OWN & further.keys()):
         raise InputError(f"{file}: {', '.join(taken)}: found by lasformer pack itself; leave it out")
+    value = further.get(LENPEN, 1.0)
+    if type(value) not in (int, float) or not 0 <= value <= 10:
+        raise InputError(f"{file}: {LENPEN}: {str(value)[:60]!r}; expected a number from 0 to 10")
     try:
         json.dumps(further, allow_nan=False)
     except (TypeError, ValueError) as e:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_lasformer.apps.models.card import measured, read_about, write_card
+from fairseq_lasformer.apps.models.card import LENPEN, measured, read_about, write_card
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import atomic_copy, check_new_folder, check_regular, file_hash, new_folder
 from fairseq_lasformer.base.published import CARD
@@ -46,7 +46,7 @@ def pack(
         checkpoint: a checkpoint, or its folder.
         out: folder to write; new or empty.
         data: prepared folder; default: the one used in training.
-        about: see :func:`card.read_about`.
+        about: see :func:`card.read_about`; its ``lenpen`` becomes the model's default.
         measure: text to translate, see :func:`card.measured`.
 
     Returns:
@@ -66,7 +66,10 @@ def pack(
             f"{checkpoint}: is of fairseq's oldest format; train or convert it with a current fairseq first"
         )
     kept = {name: state.get(name) for name in ("args", "optimizer_history", "task_state")}
-    content = {**kept, "cfg": _without_places(state["cfg"]), "model": weights, EIGHT_BITS: scales}
+    cfg = _without_places(state["cfg"])
+    if LENPEN in further:
+        cfg["generation"] = {**(cfg.get("generation") or {}), LENPEN: further[LENPEN]}
+    content = {**kept, "cfg": cfg, "model": weights, EIGHT_BITS: scales}
     content |= {"extra_state": {}, "last_optimizer_state": None}
     with new_folder(out) as place:
         save(content, place / "model.pt")

@@ -47,6 +47,19 @@ def test_a_packed_model_translates_anywhere(trained_folder, prepared, tmp_path):
     assert b"/fairseq_lasformer" not in raw
 
 
+def test_a_model_has_a_length_penalty_of_its_own(trained_folder, tmp_path):
+    (tmp_path / "about.yaml").write_text("lenpen: 3\n")
+    pack(trained_folder, tmp_path / "model", about=tmp_path / "about.yaml")
+    assert json.loads((tmp_path / "model/model.json").read_text())["lenpen"] == 3
+    own, usual = load_model(tmp_path / "model"), load_model(trained_folder)
+    assert own.translator().generator.len_penalty == 3 and usual.translator().generator.len_penalty == 1
+    assert own.translator(lenpen=0.5).generator.len_penalty == 0.5
+    for value in ("x", "-1", "true", ".nan"):
+        (tmp_path / "about.yaml").write_text(f"lenpen: {value}\n")
+        with pytest.raises(InputError, match="lenpen: .*expected a number from 0 to 10"):
+            pack(trained_folder, tmp_path / "other", about=tmp_path / "about.yaml")
+
+
 def test_large_matrices_take_a_byte_a_weight():
     tied = torch.randn(100, 64)
     found, scales = in_eight_bits({"embedding": tied, "projection": tied})
