@@ -137,10 +137,14 @@ class PartSearch:
 
         Args:
             tasks: for each part, its document, the part, and the lines of the document before it.
-            observe: for each part, the observer of its search; see :mod:`search.watch`.
+            observe: for each part, the observer of its search; see :mod:`search.watch`. Where lines are searched side
+                by side, it is shown no hypotheses, and can only end the search.
         """
         if self.by_lines:
-            side_by_side = SideBySide(self, [task[:2] for task in tasks], device)
+            nothing = torch.empty(0, 0)
+            watching = [watch for watch in observe if watch is not None]
+            check = (lambda: [watch(nothing, nothing) for watch in watching]) if watching else None
+            side_by_side = SideBySide(self, [task[:2] for task in tasks], device, check)
             lines = iter(side_by_side.lines())
             return [[next(lines) for _ in range(part.size)] for _, part, _ in tasks]
         found = self._hypotheses(tasks, device, observe)

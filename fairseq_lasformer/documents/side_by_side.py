@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -33,14 +33,21 @@ class SideBySide:
     Args:
         search: of a model whose lines can be searched side by side.
         tasks: documents and their parts.
+        check: called before every step; an exception ends the search.
     """
 
-    def __init__(self, search: PartSearch, tasks: Sequence[tuple[Source, Span]], device: torch.device | str) -> None:
+    def __init__(
+        self,
+        search: PartSearch,
+        tasks: Sequence[tuple[Source, Span]],
+        device: torch.device | str,
+        check: Callable[[], object] | None = None,
+    ) -> None:
         generator: Any = search.generator
         self.alignment = generator.alignment
         separators = self.alignment.separators
         sources = [search.example(document, part).to(device) for document, part in tasks]
-        self.search = LineSearch(generator, separators[1], sources)
+        self.search = LineSearch(generator, separators[1], sources, check)
         self.places: list[_Place] = []
         for number, ((document, part), source) in enumerate(zip(tasks, sources)):
             tokens, before = source.tolist(), part.context

@@ -111,9 +111,8 @@ def _part(
 ) -> list[Line]:
     """Translate a part, passing on its lines; return them."""
     if translator.by_lines:
-        search, lines = SideBySide(translator, [(document, part)], device), list[Line]()
+        search, lines = SideBySide(translator, [(document, part)], device, check), list[Line]()
         for first in range(0, part.size, TOGETHER):
-            check()
             lines += search.lines(range(first, min(first + TOGETHER, part.size)))
             for line in lines[first:]:
                 put(line)

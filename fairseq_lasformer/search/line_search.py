@@ -9,7 +9,7 @@ Shapes: D documents, or windows of them, N lines, B hypotheses per line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -71,6 +71,16 @@ class EndOfLine(StepProcessor):
         self.last = self.last[items]
 
 
+class Interrupt(StepProcessor):
+    """A function that is called before every step; an exception of it ends the search."""
+
+    def __init__(self, check: Callable[[], object]) -> None:
+        self.check = check
+
+    def step(self, scores: Scores) -> None:
+        self.check()
+
+
 class LineSearch:
     """Search for lines of some documents, which are encoded once.
 
@@ -78,10 +88,17 @@ class LineSearch:
         generator: its options and models.
         separator: index of the separator in the target dictionary.
         sources: int64 tokens of each document, with separators and end of sentence, on the models' device.
+        check: see :class:`Interrupt`; None for nothing.
     """
 
-    def __init__(self, generator: BeamGenerator, separator: int, sources: Sequence[Tensor]) -> None:
-        self.generator, self.separator, self.sources = generator, separator, sources
+    def __init__(
+        self,
+        generator: BeamGenerator,
+        separator: int,
+        sources: Sequence[Tensor],
+        check: Callable[[], object] | None = None,
+    ) -> None:
+        self.generator, self.separator, self.sources, self.check = generator, separator, sources, check
         lengths = [len(source) for source in sources]
         order = sorted(range(len(sources)), key=lambda i: lengths[i])
         groups = batches(lengths, order, TOKENS)
@@ -139,6 +156,8 @@ class LineSearch:
         encoded = encoded if joint is None else Encoded(encoded, torch.arange(len(lines), device=device))
         longest = column([line.longest if line.given is None else len(line.given) for line in lines])
         processors: list[StepProcessor] = [OwnLimits(longest, eos)]
+        if self.check is not None:
+            processors.append(Interrupt(self.check))
         if block:
             processors.insert(0, NoRepetition(-1, int(longest.max())))
         if any(line.terms for line in lines):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
+from fairseq_lasformer.documents import streaming
 from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.documents.part_search import PartSearch
 from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.documents.side_by_side import SideBySide
+from fairseq_lasformer.documents.streaming import Stopped
 
 TEXT = "w1 w2 w3\n\nw4\nw5 w6 w7 w8\nw2 w9\n" + "\n".join(f"w{i} w{i + 1} w3" for i in range(1, 12))
 
@@ -45,6 +49,25 @@ def test_together_alone_and_one_after_another(model):
     ]
     free = model.translate_documents([TEXT], 3, progress=False, align_sentences="no")[0]
     assert free  # as one sequence of any number of lines
+
+
+def test_a_search_that_nobody_waits_for_ends_before_its_next_step(model, monkeypatch):
+    translator, asked = model.translator(3), []
+    source = model.source(Request.of(TEXT), translator)
+
+    def observe(tokens, scores):
+        asked.append(tokens.numel() + scores.numel())
+        if len(asked) == 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        translator.translate_parts([(source, source.parts[0], [])], "cpu", [observe])
+    assert asked == [0, 0]
+    monkeypatch.setattr(streaming, "TOGETHER", 2)
+    before, stream = threading.active_count(), model.translate_lines(TEXT, 3)
+    next(stream)
+    stream.close()
+    assert threading.active_count() == before
 
 
 def test_given_lines_stay_and_are_scored(model):
