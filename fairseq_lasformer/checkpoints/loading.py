@@ -250,18 +250,25 @@ def average(paths: Sequence[str | Path], out: str | Path, ema: bool = False, kap
     """
     read = moving_average if ema else load
     last = read(paths[-1])
-    total = {name: t.double() if t.is_floating_point() else t for name, t in last["model"].items()}
+    first: dict[tuple[object, ...], str] = {}
+    tied = {  # weights that are one tensor stay one
+        name: first.setdefault((t.data_ptr(), t.shape, t.stride(), t.dtype), name) for name, t in last["model"].items()
+    }
+    total = {
+        name: t.double() if t.is_floating_point() else t for name, t in last["model"].items() if tied[name] == name
+    }
     for path in paths[:-1]:
         weights = read(path)["model"]
-        if weights.keys() != total.keys() or any(weights[n].shape != t.shape for n, t in total.items()):
+        if weights.keys() != tied.keys() or any(weights[n].shape != t.shape for n, t in last["model"].items()):
             raise InputError(f"{path}: its architecture differs from {paths[-1]}; average checkpoints of one run")
         for name, t in total.items():
             if t.is_floating_point():
                 t += weights[name].double()
-    last["model"] = {
+    mean = {
         name: (t / len(paths)).to(last["model"][name].dtype) if t.is_floating_point() else t
         for name, t in total.items()
     }
+    last["model"] = {name: mean[one] for name, one in tied.items()}
     if kappa is not None:
         shares = [name for name in last["model"] if name.endswith(".selector.kappa")]
         if not shares:

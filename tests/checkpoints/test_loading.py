@@ -64,6 +64,21 @@ def test_useless_checkpoints_are_refused_in_one_line(tmp_path, build, capsys):
     assert "this must never run" not in capsys.readouterr().out
 
 
+def test_tied_weights_stay_tied_in_an_average(tmp_path, build):
+    for n in (1, 2):
+        save_model(tmp_path / f"{n}.pt", build, 0.5, float(n))
+        state = torch.load(tmp_path / f"{n}.pt", weights_only=False)
+        names = [name for name in state["model"] if name.endswith("embed_tokens.weight")]
+        state["model"] |= dict.fromkeys(names, state["model"][names[0]])
+        torch.save(state, tmp_path / f"{n}.pt")
+    loading.average([tmp_path / "1.pt", tmp_path / "2.pt"], tmp_path / "mean.pt")
+    found = loading.load(tmp_path / "mean.pt")["model"]
+    assert len(names) == 2 and found[names[0]].data_ptr() == found[names[1]].data_ptr()
+    assert len({t.data_ptr() for t in found.values() if t.numel()}) == sum(t.numel() > 0 for t in found.values()) - 1
+    firsts = [loading.load(tmp_path / f"{n}.pt")["model"][names[0]] for n in (1, 2)]
+    torch.testing.assert_close(found[names[1]], (firsts[0] + firsts[1]) / 2)
+
+
 def test_the_moving_average_takes_the_place_of_the_weights(tmp_path, build):
     model = save_model(tmp_path / "1.pt", build, 0.5)
     plain = torch.load(tmp_path / "1.pt")
