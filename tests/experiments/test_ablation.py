@@ -102,9 +102,7 @@ def test_a_table_runs_resumes_and_prints(config, prepared, tmp_path):
     assert (
         len(jobs) == 1
         and "--only 'r 1'" in jobs[0]
-        and jobs[0].endswith(
-            f"--length 512 --probe {tmp_path / 'probe.jsonl'} -- --cpu --beam 2 --max-len-a 0 --max-len-b 9"
-        )
+        and jobs[0].endswith(f"--probe {tmp_path / 'probe.jsonl'} -- --cpu --beam 2 --max-len-a 0 --max-len-b 9")
     )
     assert Path(jobs[0].split()[0]).is_file()
     (tmp_path / "text").write_text("w1 w2\n")
