@@ -14,7 +14,7 @@ from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.machine import wait_briefly
 
 NAMES = """
-kernels training prefill decoding pages memory lookups moe compact alignment serving imported competitors selectors
+kernels training prefill decoding pages lookups moe compact alignment serving imported competitors selectors
 unions kept kappa
 """
 BENCHMARKS = tuple(NAMES.split())
