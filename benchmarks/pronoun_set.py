@@ -79,9 +79,8 @@ def main() -> None:
     }
     for end, lines in written.items():
         atomic_write(args.out.with_name(f"{args.out.name}.{end}"), "".join(f"{line}\n" for line in lines))
-    print(
-        f"{len(found)} groups, {len(pairs)} candidates; chance {sum(1 / len(its) for _, its in found) / len(found):.3f}"
-    )
+    chance = sum(1 / len(its) for _, its in found) / max(1, len(found))
+    print(f"{len(found)} groups, {len(pairs)} candidates; chance {chance:.3f}")
 
 
 if __name__ == "__main__":

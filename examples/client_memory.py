@@ -46,11 +46,8 @@ TRAINING = ("dataset.max_tokens=2300", "optimization.max_update=2300", "lr_sched
 
 def prepare_all(raw: Path, out: Path) -> None:
     """Prepare the documents of all clients."""
-    train, valid, test = (
-        tuple(str(raw / f"client{c}") for c in range(CLIENTS)),
-        (str(raw / "valid"),),
-        (str(raw / "test"),),
-    )
+    train = tuple(str(raw / f"client{c}") for c in range(CLIENTS))
+    valid, test = (str(raw / "valid"),), (str(raw / "test"),)
     prepare(PrepareConfig("en", "de", train, valid, test, out, size=4000, limit=2048), overwrite=True)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import check_regular, file_hash, replacing
@@ -238,6 +239,15 @@ def updates(state: State) -> int:
     return int(history[-1].get("num_updates", 0))
 
 
+def tied(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the first name of each weight: tied ones, such as the embeddings of both sides, are one tensor."""
+    first: dict[tuple[object, ...], str] = {}
+    return {
+        name: first.setdefault((weight.data_ptr(), weight.shape, weight.stride(), weight.dtype), name)
+        for name, weight in weights.items()
+    }
+
+
 def average(paths: Sequence[str | Path], out: str | Path, ema: bool = False, kappa: int | None = None) -> None:
     """Write the average of the checkpoints' weights.
 
@@ -250,16 +260,13 @@ def average(paths: Sequence[str | Path], out: str | Path, ema: bool = False, kap
     """
     read = moving_average if ema else load
     last = read(paths[-1])
-    first: dict[tuple[object, ...], str] = {}
-    tied = {  # weights that are one tensor stay one
-        name: first.setdefault((t.data_ptr(), t.shape, t.stride(), t.dtype), name) for name, t in last["model"].items()
-    }
+    same = tied(last["model"])
     total = {
-        name: t.double() if t.is_floating_point() else t for name, t in last["model"].items() if tied[name] == name
+        name: t.double() if t.is_floating_point() else t for name, t in last["model"].items() if same[name] == name
     }
     for path in paths[:-1]:
         weights = read(path)["model"]
-        if weights.keys() != tied.keys() or any(weights[n].shape != t.shape for n, t in last["model"].items()):
+        if weights.keys() != same.keys() or any(weights[n].shape != t.shape for n, t in last["model"].items()):
             raise InputError(f"{path}: its architecture differs from {paths[-1]}; average checkpoints of one run")
         for name, t in total.items():
             if t.is_floating_point():
@@ -268,7 +275,7 @@ def average(paths: Sequence[str | Path], out: str | Path, ema: bool = False, kap
         name: (t / len(paths)).to(last["model"][name].dtype) if t.is_floating_point() else t
         for name, t in total.items()
     }
-    last["model"] = {name: mean[one] for name, one in tied.items()}
+    last["model"] = {name: mean[first] for name, first in same.items()}
     if kappa is not None:
         shares = [name for name in last["model"] if name.endswith(".selector.kappa")]
         if not shares:

@@ -13,7 +13,7 @@ from fairseq_lasformer.apps.models.card import LENPEN, measured, read_about, wri
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import atomic_copy, check_new_folder, check_regular, file_hash, new_folder
 from fairseq_lasformer.base.published import CARD
-from fairseq_lasformer.checkpoints.loading import EIGHT_BITS, chosen, load, save
+from fairseq_lasformer.checkpoints.loading import EIGHT_BITS, chosen, load, save, tied
 from fairseq_lasformer.data.subwords import DataConfig, subword_model
 from fairseq_lasformer.documents.hub import data_of
 from fairseq_lasformer.ops import reference
@@ -102,14 +102,13 @@ def _without_places(cfg: DictConfig) -> dict[str, Any]:
 def in_eight_bits(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return weights with large matrices in int8, and the scale [R, 1] of the rows of each of those.
 
-    Tied weights, such as the embeddings of both sides, are one tensor, which is stored once.
+    Tied weights are one tensor, which is stored once.
     """
     found: dict[str, Tensor] = {}
     scales: dict[str, Tensor] = {}
-    first: dict[tuple[object, ...], str] = {}
+    firsts = tied(weights)
     for name, weight in weights.items():
-        same = first.setdefault((weight.data_ptr(), weight.shape, weight.stride(), weight.dtype), name)
-        if same != name:
+        if (same := firsts[name]) != name:
             found[name] = found[same]
             scales |= {name: scales[same]} if same in scales else {}
         elif weight.dim() == 2 and weight.is_floating_point() and weight.numel() >= SMALLEST:
