@@ -20,7 +20,7 @@ TOP = "the files at the top"
 LINES = {
     "base": 1860,
     "analysis": 1190,
-    "checkpoints": 570,
+    "checkpoints": 580,
     "cli": 1160,
     "data": 2230,
     "documents": 2840,
@@ -41,7 +41,7 @@ LINES = {
     "apps/server": 2220,
     "apps/pairing": 1110,
     "apps/files": 2100,
-    "apps/models": 2070,
+    "apps/models": 2060,
     "apps/memory": 340,
 }
 """Lines of Python by room, and of all other source of the package (C++, the server's page)."""
@@ -79,7 +79,7 @@ WORDS = {
     "docs/students.md": 1480,
     "docs/training.md": 2950,
     "docs/translate.md": 2390,
-    "all": 34660,
+    "all": 34670,
 }
 """Words by page, and of all pages."""
 
