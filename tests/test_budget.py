@@ -18,7 +18,7 @@ PACKAGE = ROOT / "fairseq_lasformer"
 TOP = "the files at the top"
 
 LINES = {
-    "base": 1860,
+    "base": 1870,
     "analysis": 1190,
     "checkpoints": 580,
     "cli": 1160,
@@ -27,12 +27,12 @@ LINES = {
     "evaluation": 1530,
     "executors": 490,
     "experiments": 1870,
-    "formats": 5550,
+    "formats": 5740,
     "jobs": 550,
     "nn": 5580,
     "ops": 5670,
     "plugin": 4760,
-    "search": 2160,
+    "search": 2150,
     "tasks": 10,
     "text": 1020,
     "translation_memory": 440,
@@ -40,7 +40,7 @@ LINES = {
     TOP: 60,
     "apps/server": 2220,
     "apps/pairing": 1110,
-    "apps/files": 2100,
+    "apps/files": 2120,
     "apps/models": 2060,
     "apps/memory": 340,
 }
@@ -78,8 +78,8 @@ WORDS = {
     "docs/serve.md": 1290,
     "docs/students.md": 1480,
     "docs/training.md": 2950,
-    "docs/translate.md": 2390,
-    "all": 34670,
+    "docs/translate.md": 2460,
+    "all": 34740,
 }
 """Words by page, and of all pages."""
 

@@ -118,6 +118,7 @@ RETIRED: dict[str, dict[str, str]] = {
     "translate": {
         **{"--receipt": _SAME, "--verify": _SAME, "--exact": "--memory takes what is found verbatim"},
         **{"--consistent": _TERMS, "--memory-tokens": _READ},
+        "--no-look-ahead": "lines before a given one are chosen with it in mind",
     },
     "generate": {
         **dict.fromkeys(("--report", "--keep-doubtful"), "lasformer translate --report counts lines by file"),

@@ -111,9 +111,8 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
                 also chosen by how likely they make the given ones.
             memory: a translation memory, or its file: sentences found verbatim and terms get its translations; see
                 :class:`Memory`. Models trained with memories also read similar pairs before a text.
-            options: options of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …),
-                ``align_sentences="no"``, and ``no_look_ahead=True``: ignore given lines when translating those
-                before them.
+            options: options of fairseq's generation (``lenpen=1.0``, ``max_len_a=1.5``, …), and
+                ``align_sentences="no"``.
 
         Returns:
             one translation per document. If the training data had separators, line i of a translation is that of line i

@@ -75,7 +75,7 @@ def check_number(name: str, value: object) -> None:
 
 def check_options(generation: Any, options: dict[str, Any]) -> None:
     """Reject options unknown to fairseq's generation, or incompatible with one translation per document."""
-    names = [*map(str, generation), "align_sentences", "no_look_ahead"]
+    names = [*map(str, generation), "align_sentences"]
     for name in options:
         if name not in names:
             close = difflib.get_close_matches(name, names, 1)

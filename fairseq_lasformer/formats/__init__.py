@@ -11,6 +11,7 @@ from typing import NamedTuple
 from fairseq_lasformer.base.errors import InputError, in_one_line
 from fairseq_lasformer.formats import (
     ass,
+    bilingual,
     epub,
     html,
     markdown,
@@ -35,6 +36,7 @@ class Finishing(NamedTuple):
     mark: bool = True  # mark translations for review if the format can (`#, fuzzy`, `state="needs-review-translation"`)
     width: int = 42  # characters beyond which a subtitle line is rewrapped; 0 leaves lines as they come
     encoding: str | None = None  # encoding of the text file that is written; None for that of the file that was read
+    bilingual: bool = False  # the original stays, each text with its translation below it
 
 
 class TextFormat(NamedTuple):
@@ -191,9 +193,12 @@ def check_languages(file: OpenFile, source: str, target: str) -> None:
 
 
 def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing, languages: Languages) -> OpenFile:
-    chosen = FORMATS[form]
+    chosen, target = FORMATS[form], languages
+    if finishing.bilingual:
+        bilingual.check(form)
+        languages = languages._replace(target="")  # what the file says of its language stays true
     if isinstance(chosen, ArchiveFormat):
-        return _of_archive(data, chosen.read(data, languages))
+        return _of_archive(data, chosen.read(data, languages), form, target if finishing.bilingual else None)
     decoded = decode(data, encoding, chosen.spoken or chosen.declared, language(languages.source))
     parsed = chosen.read(decoded.text, languages)
     notes = [f"read as {decoded.encoding}; name a different one with --encoding"] if decoded.guessed else []
@@ -213,9 +218,11 @@ def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing, la
     def finished(segments: Sequence[Sequence[str]]) -> bytes:
         if not parsed.blocks and wanted is None:
             return data
-        made = parsed.render(segments)
-        if chosen.finish is not None:
-            made = chosen.finish(decoded.text, made, finishing, languages)
+        finish = chosen.finish or (lambda old, new, *_: new)
+        if finishing.bilingual:
+            made = bilingual.both(form, parsed, segments, target, lambda a, b: finish(a, b, finishing, languages))
+        else:
+            made = finish(decoded.text, parsed.render(segments), finishing, languages)
         now = written
         if chosen.redeclare is not None:
             if wanted is None and not now.can_encode(made):
@@ -231,8 +238,15 @@ def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing, la
     return OpenFile(parsed.blocks, finished, "; ".join(notes), parsed.languages, *seen, left_out)
 
 
-def _of_archive(data: bytes, archive: Archive) -> OpenFile:
-    """Return the file of an archive, whose blocks are those of all files in it."""
+def _of_archive(data: bytes, archive: Archive, form: str, beside: Languages | None) -> OpenFile:
+    """Return the file of an archive, whose blocks are those of all files in it.
+
+    Args:
+        beside: the languages of a file in both; None for a translation alone.
+    """
+    if beside and form == "docx":
+        finish, marked = archive.finish, (*archive.marked, "word/styles.xml")
+        archive = archive._replace(finish=lambda text: bilingual.with_style(finish(text)), marked=marked)
     counts = [len(parsed.blocks) for parsed in archive.parsed]
 
     def write(segments: Sequence[Sequence[str]]) -> bytes:
@@ -240,7 +254,8 @@ def _of_archive(data: bytes, archive: Archive) -> OpenFile:
             return data
         texts, start = [], 0
         for parsed, count in zip(archive.parsed, counts):
-            texts.append(parsed.render(segments[start : start + count]))
+            own = segments[start : start + count]
+            texts.append(bilingual.both(form, parsed, own, beside) if beside else parsed.render(own))
             start += count
         return archive.write(tuple(texts))
 

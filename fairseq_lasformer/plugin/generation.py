@@ -184,9 +184,8 @@ class GenerationTask(TranslationTask):
             raise InputError(f"--sentence-max-len-a {a}, --sentence-max-len-b {b}: allow no tokens at all")
         if self.cfg.repair < 0:
             raise InputError(f"--repair {self.cfg.repair}: expected a number of times, at least 0")
-        look_ahead = not getattr(args, "no_look_ahead", False)
         tag = self.tag_in(self.source_dictionary, 0)
-        return Alignment((source, target), a, b, int(self.cfg.repair), look_ahead, tag)
+        return Alignment((source, target), a, b, int(self.cfg.repair), tag)
 
     def inference_step(
         self, generator: Any, models: Sequence[BaseFairseqModel], sample: Sample, *args: Any, **kwargs: Any

@@ -40,7 +40,6 @@ class Alignment(NamedTuple):
     a: float
     b: float
     repairs: int  # maximum number of times that a line is searched again
-    look_ahead: bool = True  # whether lines before a given one are also chosen by how likely they make it
     source_tag: int | None = None  # token that every source begins with; None for none
 
 
@@ -172,8 +171,7 @@ class AlignedGenerator(BeamGenerator):
             processors.append(LineAlignment(limits, separator, self.eos, self.pad, longest, prefix, tagged))
             processors += [required] if required else []
             if given and any(map(any, given)):
-                ahead = self.alignment.look_ahead
-                processors.append(GivenLines(given, separator, self.eos, self.pad, ahead, tagged))
+                processors.append(GivenLines(given, separator, self.eos, self.pad, tagged))
             return self._run(sample, prefix, None, bos_token, processors)
         finally:
             self.max_len_a, self.max_len_b = a, b

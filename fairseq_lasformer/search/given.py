@@ -37,7 +37,6 @@ class GivenLines(StepProcessor):
     Args:
         given: the given lines of each item.
         separator, end, pad: their indices in the target dictionary.
-        look_ahead: whether given lines count in the score of a hypothesis.
         tagged: whether the first token is a tag, which belongs to no line.
     """
 
@@ -47,10 +46,9 @@ class GivenLines(StepProcessor):
         separator: int,
         end: int,
         pad: int,
-        look_ahead: bool = True,
         tagged: bool = False,
     ) -> None:
-        self.separator, self.pad, self.look_ahead, self.tagged = separator, pad, look_ahead, tagged
+        self.separator, self.pad, self.tagged = separator, pad, tagged
         longest = max(len(line) for lines in given for line in lines) + 1
         table = torch.full((len(given), max(map(len, given)), longest), pad, dtype=torch.int64)
         for i, lines in enumerate(given):
@@ -74,8 +72,8 @@ class GivenLines(StepProcessor):
         lprobs, word, prescribed = scores.lprobs, word[..., None], prescribed[..., None]
         before = lprobs.gather(2, word)
         # the limits of the line and of the shortlist do not apply here
-        score = before.clamp_min(LEAST) if self.look_ahead else torch.zeros_like(before)
-        lprobs.masked_fill_(prescribed, -math.inf).scatter_(2, word, torch.where(prescribed, score, before))
+        score = torch.where(prescribed, before.clamp_min(LEAST), before)
+        lprobs.masked_fill_(prescribed, -math.inf).scatter_(2, word, score)
 
     def reorder(self, candidates: Candidates, chosen: Tensor) -> None:
         parents, ended = candidates.parents.gather(1, chosen), candidates.words.gather(1, chosen) == self.separator

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from fairseq_lasformer.apps.files.translate import growing
+from fairseq_lasformer.apps.files.translate_options import Translate
 from fairseq_lasformer.base import published
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.base.published import CARD, INDEX, local_path, model_path
+from fairseq_lasformer.base.published import CARD, INDEX, local_path, model_path, speed
+from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.cli.main import main
 
 WEIGHTS = bytes(range(256)) * 3000
@@ -212,3 +216,25 @@ def test_other_addresses_need_tls(site, tmp_path):
         model_path(f"{site.address}/other")
     (tmp_path / "mine").mkdir()
     assert model_path(tmp_path / "mine") == tmp_path / "mine"  # a path stays one
+
+
+@pytest.mark.parametrize(
+    "card, expected",
+    [
+        ({"measured": {"tokens_per_second": 50}}, 50.0),
+        ({"measured": {"tokens_per_second": -1}}, 0.0),
+        ({"measured": {"tokens_per_second": "fast"}}, 0.0),
+        ({"measured": [1]}, 0.0),
+        ({}, 0.0),
+    ],
+)
+def test_long_work_says_how_long_it_takes(card, expected, tmp_path, capsys):
+    (tmp_path / "model.json").write_text(json.dumps(card))
+    assert speed(tmp_path) == expected and speed(tmp_path / "nothing") == 0.0
+    args = Translate(model=tmp_path)
+    for device, tokens in (("cuda", 1 << 30), ("cpu", 4400), ("cpu", 9000)):
+        with progress_bar(total=0) as bar:
+            growing(args, bar, device)(100, tokens)
+            assert bar.total == 100
+    said = re.findall("about .*", capsys.readouterr().err)
+    assert said == (["about 3 minutes, by the 50 tokens a second of its model.json"] if expected else [])

@@ -41,14 +41,9 @@ def test_given_lines_stand_as_they_are(model):
     # what the model writes itself changes nothing, and all lines may be given
     assert lines_of(model, {1: " ".join(["W1"] * 60)})[0].count("W1") == 60  # beyond the limit of an example
     same = lines_of(model, {i: line for i, line in enumerate(free, 1) if line})
-    assert same == free == lines_of(model, {3: free[2]}, no_look_ahead=True)
+    assert same == free
     streamed = list(model.translate_lines("\n".join(TEXT), beam=3, given=given))
     assert [line.translation for line in streamed] == [line for line in made if line]
-
-
-def test_lines_before_a_given_one_do_not_depend_on_it_without_look_ahead(model):
-    free, given = lines_of(model), {6: "W5 W4 W3"}
-    assert lines_of(model, given, no_look_ahead=True)[:5] == free[:5]
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def translate_jobs(
     state: Path,
     settings: Sequence[object],
     options: Options = Options(),  # noqa: B008
-    begin: Callable[[int], object] = lambda n: None,
+    begin: Callable[[int, int], object] = lambda n, tokens: None,
     tick: Callable[[int], object] = lambda n: None,
     given: Mapping[Path, Given | None] | None = None,
 ) -> Iterator[Result]:
@@ -112,7 +112,7 @@ def translate_jobs(
         state: folder that records finished files.
         settings: everything that the translations depend on besides the files.
         options: options for reading, writing and overwriting files.
-        begin: called with the number of sentences in files about to be translated.
+        begin: called with the number of sentences, and of tokens, in files about to be translated.
         tick: called with the number of sentences translated.
         given: what is known of the translations, by file.
     """

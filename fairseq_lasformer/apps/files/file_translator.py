@@ -104,7 +104,7 @@ class FileTranslator:
         files: Sequence[OpenFile],
         tick: Callable[[int], object] = lambda n: None,
         journals: Sequence[Path | None] | None = None,
-        begin: Callable[[int], object] = lambda n: None,
+        begin: Callable[[int, int], object] = lambda n, tokens: None,
         given: Sequence[Given | None] | None = None,
     ) -> list[TranslatedFile]:
         """Translate files together, each as one document; see :meth:`translate_each`."""
@@ -120,7 +120,7 @@ class FileTranslator:
         files: Sequence[OpenFile],
         tick: Callable[[int], object] = lambda n: None,
         journals: Sequence[Path | None] | None = None,
-        begin: Callable[[int], object] = lambda n: None,
+        begin: Callable[[int, int], object] = lambda n, tokens: None,
         given: Sequence[Given | None] | None = None,
     ) -> Iterator[tuple[int, TranslatedFile | InputError]]:
         """Translate files together, each as one document, and yield each when its last sentence is done.
@@ -128,16 +128,15 @@ class FileTranslator:
         Args:
             tick: called with numbers of translated sentences.
             journals: for each file, a place to keep its lines until it is done, for a killed run to resume from.
-            begin: called with the total number of sentences.
+            begin: called with the total number of sentences, and of their tokens.
             given: for each file, what is known of its translation.
 
         Yields:
             the number of a file, and the translated file, or the reason why it could not be written.
         """
         read = [self.with_exact(self.reader.read(file, its)) for file, its in zip(files, given or [None] * len(files))]
-        begin(sum(len(document.lines) for document in read))
         documents = [Journal(path) for path in journals or [None] * len(files)]
-        for i, lines, unknown in self._documents(read, tick, documents):
+        for i, lines, unknown in self._documents(read, tick, documents, begin):
             if isinstance(lines, InputError):
                 yield i, lines
                 continue
@@ -156,7 +155,11 @@ class FileTranslator:
         return document._replace(given={**document.given, **found}, exact=len(found))
 
     def _documents(
-        self, read: Sequence[FileDocument], tick: Callable[[int], object], journals: Sequence[Journal]
+        self,
+        read: Sequence[FileDocument],
+        tick: Callable[[int], object],
+        journals: Sequence[Journal],
+        begin: Callable[[int, int], object],
     ) -> Iterator[tuple[int, list[TranslatedSentence] | InputError, float]]:
         """Translate documents, and yield each when it is done.
 
@@ -169,6 +172,8 @@ class FileTranslator:
             owner = [i for i, request in enumerate(requests) for _ in request.sentences]
             requests = [r._replace(sentences=[s], given=None) for r in requests for s in r.sentences]
         sources = [self.model.source(request, self.translator) for request in requests]
+        tokens = sum(len(line) for source in sources for line in source.sentences)
+        begin(sum(len(document.lines) for document in read), tokens)
         known: list[list[Line]] = [[] for _ in sources]
         if self.whole_documents:
             known = [journal.lines(len(d.lines), self.n_words) for journal, d in zip(journals, read)]
@@ -200,9 +205,9 @@ class FileTranslator:
         for document, one in enumerate(read):
             if not one.lines:
                 yield finished(document)
-        begin = lambda i: tick(len(known[i]))  # noqa: E731
+        resumed = lambda i: tick(len(known[i]))  # noqa: E731
         device = self.model.device
-        for i, lines in self.translator.translate_all(sources, self.max_tokens, device, known, done, begin):
+        for i, lines in self.translator.translate_all(sources, self.max_tokens, device, known, done, resumed):
             translated[owner[i]][i] = lines
             waiting[owner[i]] -= 1
             if not waiting[owner[i]]:

@@ -114,7 +114,7 @@ class Files(Worker[Batch, Iterator[Result]]):
     Args:
         put: stores a translation.
         parts: folder in which the lines of unfinished files are kept; None keeps none.
-        opening: called with the number of sentences in files about to be translated.
+        opening: called with the number of sentences, and of tokens, in files about to be translated.
         given: what is known of the translations, by file.
     """
 
@@ -124,7 +124,7 @@ class Files(Worker[Batch, Iterator[Result]]):
         options: Options,
         put: Callable[[Waiting, Made], Result],
         parts: Path | None = None,
-        opening: Callable[[int], object] = lambda n: None,
+        opening: Callable[[int, int], object] = lambda n, tokens: None,
         given: Mapping[Path, Given | None] | None = None,
     ) -> None:
         self.translator, self.options, self.put, self.parts = translator, options, put, parts
@@ -174,7 +174,7 @@ class Files(Worker[Batch, Iterator[Result]]):
         return None if self.parts is None else opened.waiting.path(self.parts, ".jsonl")
 
     def _together(
-        self, opened: Sequence[_Open], begin: Callable[[int], object], tick: Callable[[int], object]
+        self, opened: Sequence[_Open], begin: Callable[[int, int], object], tick: Callable[[int], object]
     ) -> Iterator[tuple[_Open, TranslatedFile | InputError]]:
         """Translate files together, and yield each when it is done; if one fails, translate the rest one by one."""
         written: set[int] = set()
@@ -196,7 +196,7 @@ class Files(Worker[Batch, Iterator[Result]]):
                 yield one, failure if isinstance(failure, InputError) else InputError(message)
             return
         for one in left:
-            yield from self._together([one], lambda n: None, lambda n: None)
+            yield from self._together([one], lambda n, tokens: None, lambda n: None)
 
 
 class Elsewhere(Worker[Batch, "list[Result]"]):

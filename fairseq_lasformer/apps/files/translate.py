@@ -32,7 +32,7 @@ from fairseq_lasformer.apps.files.translate_options import (
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.machine import cores
 from fairseq_lasformer.base.options import text_settings
-from fairseq_lasformer.base.published import model_path
+from fairseq_lasformer.base.published import CARD, model_path, speed
 from fairseq_lasformer.base.shared_options import shard_of
 from fairseq_lasformer.base.targets import check_targets
 from fairseq_lasformer.base.terminal import progress_bar
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from fairseq_lasformer.apps.files.file_translator import FileTranslator
     from fairseq_lasformer.apps.files.files_worker import Job, Options, Result
     from fairseq_lasformer.apps.files.reading import Blocks, Given
+
+LONG = 90
+"""Seconds from which a translation is said to take minutes."""
 
 _BINARY = ("docx", "odt", "epub")
 
@@ -112,10 +115,14 @@ def _bar(args: Translate, files: int = 0, hidden: bool = False) -> tqdm:
     return progress_bar(total=total, desc="translating", unit=unit, disable=args.quiet or hidden)
 
 
-def _growing(bar: tqdm) -> Callable[[int], None]:
-    """Return a function that adds sentences to a bar's total."""
+def growing(args: Translate, bar: tqdm, device: str) -> Callable[[int, int], None]:
+    """Return a function that adds sentences to a bar's total, and says how long they take if that is known."""
+    rate = speed(args.model) if device == "cpu" else 0.0
 
-    def begin(sentences: int) -> None:
+    def begin(sentences: int, tokens: int) -> None:
+        if rate and tokens > LONG * rate and not bar.disable:
+            text = f"about {round(tokens / rate / 60)} minutes, by the {rate:.0f} tokens a second of its {CARD}"
+            bar.write(text, file=sys.stderr)
         bar.total = (bar.total or 0) + sentences
         bar.refresh()
 
@@ -156,7 +163,9 @@ def _to_standard_output(args: Translate, place: Path) -> None:
         given: Given | None = given_of(args.given, data, form, args.encoding, languages)
         if args.former is not None:
             given = earlier(args.former, form, files_options(args), languages)
-        (done,) = translator.translate([file], bar.update, begin=_growing(bar), given=[given])
+        (done,) = translator.translate(
+            [file], bar.update, begin=growing(args, bar, translator.model.device.type), given=[given]
+        )
     try:
         sys.stdout.buffer.write(present(done, args.format))
         sys.stdout.buffer.flush()
@@ -307,7 +316,8 @@ def _results(
     from fairseq_lasformer.executors import CHECKED, Resources, executor
 
     if translator is not None:
-        yield from translate_jobs(translator, jobs, state, settings, options, _growing(bar), bar.update, given)
+        begin = growing(args, bar, translator.model.device.type)
+        yield from translate_jobs(translator, jobs, state, settings, options, begin, bar.update, given)
         return
     engine = executor(args.engine, "the translation")
     worker = Elsewhere(partial(worker_of, sent(args)), state.absolute(), options, model_of(args))

@@ -90,6 +90,9 @@ class Translate(Data, Reading, Beam, Remembering, Device, Decoding, Engine, Mess
         metavar="FORMAT",
         values=("text", "tsv", "jsonl"),
     )
+    bilingual: bool = option(
+        False, "both languages: each text with its translation below it (text, markdown, html, docx, epub, subtitles)"
+    )
     encoding_out: str | None = option(
         None, "encoding of translated text files (default: that of the original)", metavar="ENCODING"
     )
@@ -105,7 +108,6 @@ class Translate(Data, Reading, Beam, Remembering, Device, Decoding, Engine, Mess
         number=2,
         apart=True,
     )
-    no_look_ahead: bool = option(False, "ignore given lines when translating those before them")
     unreviewed: bool = option(
         False, "also read fuzzy and unreviewed translations of .po and XLIFF files as context (default: finished ones)"
     )
@@ -151,6 +153,8 @@ def check(args: Translate) -> None:
     """Refuse options that are invalid or conflict."""
     if args.nbest > 1 and args.format == "text":
         raise InputError("--nbest: needs --format tsv or jsonl, which have room for more than one translation")
+    if args.bilingual and args.format != "text":
+        raise InputError("--bilingual: not with --format tsv or jsonl, which have both languages anyway")
     if elsewhere(args) and len(args.input) == 1 and not Path(args.input[0]).is_dir():
         raise InputError("--jobs and --engine: only for a folder; a file is one document, which one worker translates")
     if args.since and (args.given or len(args.input) > 1 or args.input == ("-",)):
@@ -188,7 +192,7 @@ def files_options(args: Translate) -> Options:
     from fairseq_lasformer.apps.files.files_worker import Options
     from fairseq_lasformer.formats import Finishing
 
-    finishing = Finishing(not args.no_review_marks, args.subtitle_width, args.encoding_out)
+    finishing = Finishing(not args.no_review_marks, args.subtitle_width, args.encoding_out, args.bilingual)
     return Options(args.format, args.encoding, args.overwrite, args.any_language, finishing)
 
 
@@ -213,7 +217,6 @@ def translator_of(args: Translate) -> FileTranslator:
         max_tokens=args.max_tokens,
         unreviewed=args.unreviewed,
         memory=opened_memory(args, (model.settings.source_lang, model.settings.target_lang)),
-        **({"no_look_ahead": True} if args.no_look_ahead else {}),
     )
 
 
