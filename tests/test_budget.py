@@ -21,7 +21,7 @@ LINES = {
     "base": 1870,
     "analysis": 1190,
     "checkpoints": 580,
-    "cli": 1160,
+    "cli": 1170,
     "data": 2230,
     "documents": 2840,
     "evaluation": 1530,

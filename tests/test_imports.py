@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -161,3 +162,10 @@ def test_no_name_is_bound_twice():
     folders = ("fairseq_lasformer", "benchmarks", "scripts", "tests", "examples", "data")
     sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     assert not {str(path): found for path in sources if (found := doubles(ast.parse(path.read_text("utf-8"))))}
+
+
+def test_no_script_hides_a_module_of_python():
+    """A script's own folder comes first where modules are searched for; ``compression`` is new in Python 3.14."""
+    names = sys.stdlib_module_names | {"annotationlib", "compression"}
+    scripts = [path for folder in ("data", "examples", "scripts") for path in (ROOT / folder).rglob("*.py")]
+    assert len(scripts) > 5 and not [str(path) for path in scripts if path.stem in names]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ def parsed(*words: str) -> Everything:
 
 
 def test_a_parser_reads_what_a_class_declares():
-    assert parsed("f", "-n", "x") == Everything(place=Path("f"), needed="x", named=("needed", "place"))
+    assert parsed("f", "-n", "x") == Everything(place=Path("f"), needed="x", named=("place", "needed"))
     words = ["f", "--needed", "x", "one", "--sets", "a=1", "--sets", "b=2", "--no-both", "--plain", "--from", "b"]
     found = parsed(*words, "two", "--samples", "--width", "9", "--", "--lenpen", "1")
     assert (found.place, found.names, found.sets, found.both) == (Path("f"), ("one", "two"), ("a=1", "b=2"), False)
@@ -228,7 +229,7 @@ def test_every_option_of_a_command_is_declared_by_one_class():
     for name, command in COMMANDS.items():
         cls = command.load(name)[1]
         for one in options_of(cls):
-            owners = [base.__name__ for base in cls.__mro__ if one.name in base.__dict__.get("__annotations__", ())]
+            owners = [base.__name__ for base in cls.__mro__ if one.name in inspect.get_annotations(base)]
             assert len(owners) == 1, (name, one.name, owners)
 
 

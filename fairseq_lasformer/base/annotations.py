@@ -40,7 +40,7 @@ def without_none(read: Callable[[Any], Any], kind: Any) -> Any:
 
 def install() -> None:
     """Wrap that function when fairseq is imported, and argparse's check; a second call has no effect."""
-    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    if any(type(finder).__module__ == __name__ for finder in sys.meta_path):  # also of a package imported before
         return
     sys.meta_path.insert(0, _Finder())
     check = getattr(ArgumentParser, "_check_help", None)

@@ -6,6 +6,7 @@ the page of commands, and the keys of resumed work (:func:`text_settings`) are m
 
 import dataclasses
 import difflib
+import inspect
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -144,7 +145,7 @@ def options_of(cls: type) -> list[Option]:
     hints = get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for base in cls.__mro__:
-        for name in base.__dict__.get("__annotations__", ()):
+        for name in inspect.get_annotations(base):
             field = fields.get(name)
             if field is None or name in found or "option" not in field.metadata:
                 continue

@@ -17,7 +17,7 @@ from fairseq_lasformer.base.machine import wait_briefly
 from fairseq_lasformer.base.options import SAMPLES, options_of
 from fairseq_lasformer.base.terminal import clean
 from fairseq_lasformer.cli.outputs import check_outputs
-from fairseq_lasformer.cli.parser import declare, make
+from fairseq_lasformer.cli.parser import HelpFormatter, declare, make
 from fairseq_lasformer.version import __version__
 
 
@@ -205,7 +205,7 @@ def _options(name: str, cls: type, words: list[str]) -> Any:
     """Return the options of a command; what cannot be parsed ends the process."""
     text = COMMANDS[name].help
     title = text if text.startswith("d-BLEU") else text[0].upper() + text[1:]
-    parser = argparse.ArgumentParser(prog=f"lasformer {name}", description=f"{title}.")
+    parser = argparse.ArgumentParser(prog=f"lasformer {name}", description=f"{title}.", formatter_class=HelpFormatter)
     declare(parser, cls)
     # argparse cannot separate the arguments after -- from both options and positionals
     end = words.index("--") if "--" in words else len(words)

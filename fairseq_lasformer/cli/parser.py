@@ -11,6 +11,16 @@ from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.options import Option, check, options_of
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """A formatter that names an option's value once, as Python's own does from 3.13 on."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
+
+
 def declare(parser: argparse.ArgumentParser, cls: type) -> None:
     """Declare the options of a dataclass, without defaults: what is not given is not in the result."""
     for one in options_of(cls):
@@ -53,7 +63,7 @@ def make(cls: type, values: dict[str, Any], rest: Sequence[str] = ()) -> Any:
     """
     own = options_of(cls)
     found = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None and v != []}
-    named = tuple(found)
+    named = tuple(one.name for one in own if one.name in found)
     for one in own:
         if one.spec.rest or one.spec.given:
             found[one.name] = tuple(rest) if one.spec.rest else named

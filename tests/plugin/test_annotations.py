@@ -19,6 +19,12 @@ import sys
 from fairseq_lasformer.base import annotations
 annotations.install()
 annotations.install()
+for name in [name for name in sys.modules if name.partition(".")[0] == "fairseq_lasformer"]:
+    del sys.modules[name]  # as fairseq_lasformer.pth does, for fairseq to import the package as its --user-dir
+from fairseq_lasformer.base import annotations
+before = [*sys.meta_path]
+annotations.install()
+assert sys.meta_path == before
 import fairseq.dataclass.utils as utils
 import fairseq.tasks
 assert utils.interpret_dc_type(str | None) is str and utils.interpret_dc_type(int) is int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -195,9 +196,10 @@ def _file(args: Translate, place: Path) -> None:
         target = target / ((place.name if not _is_input(place) else "translation.txt") + suffix(args.format))
     source = Path("/dev/stdin") if _is_input(place) else place
     try:
-        target.resolve()
-    except (OSError, RuntimeError) as e:
-        raise InputError(f"{target}: cannot be written (a link to itself)") from e
+        target.stat()
+    except OSError as e:
+        if e.errno == errno.ELOOP:
+            raise InputError(f"{target}: cannot be written (a link to itself)") from e
     jobs = [Job(source, target, form, args.former)]
     _check_targets(args, jobs)
     _run(args, jobs, target.parent / f".{short_name(target.name)}.lasformer")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Smaller models on the demo's corpus: the cost of sharing, dropping and pruning, in one table.
 
-    python examples/compression.py [--out runs/compression] [--jobs 2] [override ...]
+    python examples/smaller.py [--out runs/smaller] [--jobs 2] [override ...]
 
 It trains the demo's Lasformer with four layers on each side (configs/demo_lasformer_deep.yaml) unchanged, with
 --tie-groups, and with --group-drop 0.2. It prunes the first to half its heads and the third to half its decoder
@@ -93,7 +93,7 @@ def make(name: str, out: Path, updates: int, overrides: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=demo.ROOT / "runs" / "compression")
+    parser.add_argument("--out", type=Path, default=demo.ROOT / "runs" / "smaller")
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--jobs", type=int, default=1, help="trainings at the same time (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=400, help="updates of pruned models (default: %(default)s)")
