@@ -10,9 +10,10 @@ from collections.abc import Hashable, Sequence
 from fairseq_lasformer.formats.block import PLACEHOLDER, Markup
 from fairseq_lasformer.text.spans import has_letter
 
-_MARKS = re.compile(r"\s*[,.;:!?…]+")
+_MARKS = re.compile(r"\s*[,.;:!?…/]+")
 _STARS = re.compile(r"[*_]{1,3}|~~")
 _LAST, _FIRST = re.compile(r"(\S+)(\s*)\Z"), re.compile(r"(\s*)(\S+)")
+_WORD = re.compile(r"(\s*)(\w[\w'’-]*)")
 _WORDS = re.compile(r"(\w.*?)(\s*)\Z")
 _PAIRS = ("()", "[]", "（）")
 
@@ -47,6 +48,11 @@ def _fill_empty(source: Sequence[str], made: list[str], states: Sequence[Hashabl
     for i, text in enumerate(source):
         if not states[i] or not has_letter(text) or has_letter(made[i]):
             continue
+        part = i + 1 < len(made) and text[-1].isalnum() and source[i + 1][:1].isalnum()
+        if part and (word := _WORD.match(made[i + 1])):
+            made[i], made[i + 1] = made[i].strip() + word[2], made[i + 1][word.end() :]
+            made[i - 1] += word[1] if i and not made[i - 1][-1:].isspace() else ""
+            continue
         if i and fills[i - 1] != PLACEHOLDER and states[i - 1] != states[i] and has_letter(made[i - 1]):
             pattern = _LAST if len(made[i - 1].split()) > 1 else None if has_letter(source[i - 1]) else _WORDS
             if pattern and (word := pattern.search(made[i - 1])):
@@ -67,9 +73,11 @@ def _move_punctuation(source: Sequence[str], made: list[str], fills: Sequence[st
     """Move punctuation at the start of a segment whose source has none there to the words before it."""
     for i in range(1, len(made)):
         found = _MARKS.match(made[i])
-        if found is None or _MARKS.match(source[i]):
+        within = source[i][:1].isalnum() and source[i - 1][-1:].isalnum()  # a part of a word was marked
+        if found is None or within or _MARKS.match(source[i]):
             continue
-        before = next((j for j in reversed(range(i)) if made[j].strip()), None)
+        its_own = source[i - 1].rstrip().endswith(found[0].strip())
+        before = i - 1 if its_own else next((j for j in reversed(range(i)) if made[j].strip()), None)
         if before is None or PLACEHOLDER in fills[before:i]:
             continue
         space = " " if made[before][-1:].isspace() and made[i][found.end() :][:1].isalnum() else ""
@@ -100,8 +108,15 @@ def _pair(source: Sequence[str], made: list[str], pair: str) -> None:
         if crossing and min(made[i].count(c) for c in pair) > min(text.count(c) for c in pair):
             made[i] = re.sub(rf"[{re.escape(pair)}]", "", made[i])
         opened, closing = _unpaired(made[i], pair)
-        surplus = {*opened[wanted[0] :], *closing[: max(0, len(closing) - wanted[1])]}
+        halves = max(
+            0, min(text.count(c) for c in pair) - min(made[i].count(c) for c in pair)
+        )  # the other is elsewhere
+        kept = opened[wanted[0] : wanted[0] + halves]
+        surplus = {*opened[wanted[0] + halves :], *closing[: max(0, len(closing) - wanted[1])]}
         said = "".join(c for place, c in enumerate(made[i]) if place not in surplus)
+        if kept:
+            end = len(said.rstrip())
+            said = said[:end] + pair[1] * len(kept) + said[end:]
         if missing := wanted[1] - len(closing):
             if missing > 0 and text.lstrip()[:1] == pair[1]:
                 said = pair[1] * missing + said

@@ -3,7 +3,9 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
+from fairseq_lasformer.formats.block import Written
 from fairseq_lasformer.formats.builder import BlockBuilder
 
 _FRONT = re.compile(
@@ -20,6 +22,13 @@ _FIELDS = re.compile(
     r"(?=[ \t]*+(?:,[ \t]*+)?\r?$|[ \t]++#)(?![ \t]*\r?\n[ \t]+\S)"
 )
 """A field with a text in one line; texts over several lines stay."""
+
+
+_SPECIAL = "\"'[]{}*&!|>%@`#-?:,"
+"""What a text without quotation marks cannot begin with in YAML."""
+
+_WIDE = 0xFEE0
+"""What the full-width form of such a character is away from it."""
 
 
 def front_matter(text: str) -> int:
@@ -55,6 +64,9 @@ def add_front_matter(builder: BlockBuilder, front: str) -> None:
         read = {"single": raw.replace("''", "'"), "double": re.sub(r"\\(.)", r"\1", raw)}
         builder.text(read.get(kind, raw), None, raw)
         builder.end()
+        block = builder.blocks[-1]
+        if kind == "plain" and block is not None and len(block.segments) > 1:
+            builder.blocks[-1] = replace(block, write=Written(_within, _beginning, _within))
         position = field.end(kind)
     builder.keep(front[position:])
     builder.write = write
@@ -63,9 +75,18 @@ def add_front_matter(builder: BlockBuilder, front: str) -> None:
 
 def _plain(text: str) -> str:
     """Return a text as it may stand in YAML without quotation marks."""
-    if text[:1] in "\"'[]{}*&!|>%@`#-?:,":
+    if text[:1] in _SPECIAL:
         return json.dumps(text, ensure_ascii=False)
+    return _within(text)
+
+
+def _within(text: str) -> str:
     return re.sub(r"\s#", " ＃", re.sub(r":(?=\s|$)", " –", text))
+
+
+def _beginning(text: str) -> str:
+    """Return the beginning of such a text, which quotation marks alone would not enclose whole."""
+    return _within(chr(ord(text[0]) + _WIDE) + text[1:] if text[:1] in tuple(_SPECIAL) else text)
 
 
 _WRITTEN: dict[str, Callable[[str], str]] = {

@@ -30,7 +30,8 @@ _OPTION = re.compile(r":[\w-]{1,40}:(?:[ \t].{0,400})?")
 """A line of options at the start of a directive of MyST."""
 
 _REGION = re.compile(
-    r"\{(?P<mark>%-?|\{[<%])[ \t]*(?P<name>highlight|comment|mermaid|math|katex|chart|plantuml|code[\w-]{0,40})"
+    r"\[(?P<short>prism|(?:source)?code)(?:[ \t][^\]\n]*)?\](?![\[(:])"
+    r"|\{(?P<mark>%-?|\{[<%])[ \t]*(?P<name>highlight|comment|mermaid|math|katex|chart|plantuml|code[\w-]{0,40})"
     r"(?![\w-])[^{}\n]*\}"
 )
 _GRID = re.compile(r"\+(?:[-=:]{2,400}\+){1,80}\s*")
@@ -105,11 +106,12 @@ def _indented(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
 
 
 def _region(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
-    """Parse what a template shows as it is: from ``{% highlight %}`` or ``{{< highlight >}}`` to its end."""
+    """Parse what is shown as it is: from ``{% highlight %}``, ``{{< highlight >}}`` or ``[code]`` to its end."""
     start = state.bMarks[begin] + state.tShift[begin]
-    if state.src[start : start + 1] != "{" or not (opened := _REGION.match(state.src, start)):
+    if state.src[start : start + 1] not in ("{", "[") or not (opened := _REGION.match(state.src, start)):
         return False
-    closing = re.compile(rf"\{{(?:%-?[ \t]*end|\{{[<%][ \t]*/[ \t]*){opened['name']}\b")
+    name = opened["name"] or opened["short"]
+    closing = re.compile(rf"\[/{name}\]|\{{(?:%-?[ \t]*end|\{{[<%][ \t]*/[ \t]*){name}\b")
     for line in range(begin, end):
         if closing.search(state.src, opened.end() if line == begin else state.bMarks[line], state.eMarks[line]):
             if not silent:

@@ -137,12 +137,22 @@ class _Inline:
                 continue
             self._format(kind, raw, found.start())
             inline = kind in ("code", "auto", "math", "page", "expression")
-            fill = BREAK if kind == "break" else PLACEHOLDER if inline else ""
+            fill = BREAK if kind == "break" or self._parts_elements(found) else PLACEHOLDER if inline else ""
             for number, piece in enumerate(raw.split("\n")):
                 if number:
                     self._next_line("")
                 self.builder.keep(piece, fill if not number else "")
         self._text(self.joined[offset:])
+
+    def _parts_elements(self, found: re.Match[str]) -> bool:
+        """Return whether a tag ends an element at the end of a word, and another begins at once."""
+        before, after = self.joined[found.start() - 1 : found.start()], self.joined[found.end() : found.end() + 2]
+        return (
+            found[0][:2] == "</"
+            and (before.isalnum() or before in (")", "]"))
+            and after[:1] == "<"
+            and after[1:].isalpha()
+        )
 
     def _is_markup(self, found: re.Match[str]) -> bool:
         """Return whether something is markup, rather than text."""

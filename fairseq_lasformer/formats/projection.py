@@ -78,7 +78,7 @@ def place(
         weights = weights[rows][:, columns]
     counts, middles = _source_units(segments, joined, starts, source, weights.shape[1])
     scores = _scores(segments, states, counts, middles, translation, target, weights)
-    cuts = _best_cuts(scores, [bool(count) for count in counts])
+    cuts = _at_spaces(_best_cuts(scores, [bool(count) for count in counts]), breaks, translation, target)
     return _texts(segments, states, breaks, translation, target, cuts)
 
 
@@ -165,6 +165,20 @@ def _best_cuts(scores: np.ndarray, full: Sequence[bool]) -> list[int]:
     for i in reversed(range(n)):
         cuts[i], end = end, int(choices[i, end])
     return cuts
+
+
+def _at_spaces(
+    cuts: Sequence[int], breaks: Sequence[bool], translation: str, target: Sequence[tuple[int, int]]
+) -> list[int]:
+    """Return cuts of which those at breaks are at the next space, if there is one beside them."""
+    found = list(cuts)
+    spaces = {0, len(target), *(i for i in range(1, len(target)) if target[i - 1][1] < target[i][0])}
+    for i, cut in enumerate(found[:-1]):
+        word = cut < len(target) and translation[target[cut][0]].isalnum()
+        near = [cut + n for n in ((0, -1, -2, 1, 2) if word else (0, 1, 2, 3, -1, -2)) if cut + n in spaces]
+        if breaks[i] and near and (i == 0 or found[i - 1] <= near[0]) and near[0] <= found[i + 1]:
+            found[i] = near[0]
+    return found
 
 
 def _texts(

@@ -91,6 +91,12 @@ CASES = [
     ("markdown", '---\ntitle: "One: \\"a\\""\ndescription: two\nweight: 1\n---\n', ['One: "a"', "two"], ['title: "ONE: \\"A\\""\ndescription: TWO\nweight']),
     ("markdown", "If {% if a %}one{% else %}two{% endif %} three\n", ["If one", "two three"], ["{% if a %}ONE{% else %}TWO{% endif %} THREE"]),
     ("markdown", "See [one](#two-three).\n\n## Two three\n", ["See one.", "Two three"], ["[ONE](#two-three)"]),
+    ("markdown", "a <span>one</span><b>two</b> three\n", ["a one two three"], ["<span>ONE</span><b>TWO</b>"]),
+    ("markdown", "one:\n[prism a=\"b\"]\nx: y\n\nz\n[/prism]\n\n[code](d) [code] two\n", ["one:", "code [code] two"], ["ONE:\n[prism a=\"b\"]\nx: y\n\nz\n[/prism]\n\n[CODE](d)"]),
+    ("markdown", "Press the <kbd>Arrow Up</kbd>/<kbd>Arrow Down</kbd> key\n", ["Press the Arrow Up/Arrow Down key"], ["<kbd>ARROW UP</kbd>/<kbd>ARROW DOWN</kbd>"]),
+    ("markdown", "Names in JavaScript or JS/[JSX](c) are long\n", ["Names in JavaScript or JS/JSX are long"], ["JS/[JSX](c)"]),
+    ("markdown", "(**N**ew, **R**un one)\n", ["(New, Run one)"], ["(**NEW**, **RUN** ONE)"]),
+    ("markdown", "---\ntitle: One 1.0.0, two-2 1.0.0\n---\n", ["One X1, two-2 X2"], ["title: ONE 1.0.0, TWO-2 1.0.0\n"]),
     # layout
     ("subtitles", "1\n00:00:01,000 --> 00:00:02,000\nAnna: one\nBEN: two\n", ["Anna: one", "BEN: two"], []),
     ("subtitles", "".join(f"{i}\n00:00:0{i},000 --> 00:00:0{i},900\n{w} a\n\n" for i, w in enumerate(("One", "Two", "and", "Four"), 1)), ["One a", "Two a and a", "Four a"], []),
