@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, Optional, Union
 
 import pytest
+from helpers import ROOT
 
 from fairseq_lasformer.base.annotations import without_none
 
@@ -19,12 +20,11 @@ import sys
 from fairseq_lasformer.base import annotations
 annotations.install()
 annotations.install()
-for name in [name for name in sys.modules if name.partition(".")[0] == "fairseq_lasformer"]:
-    del sys.modules[name]  # as fairseq_lasformer.pth does, for fairseq to import the package as its --user-dir
-from fairseq_lasformer.base import annotations
 before = [*sys.meta_path]
-annotations.install()
-assert sys.meta_path == before
+version, sys.version_info = sys.version_info, (3, 14)
+exec(sys.argv[1])
+sys.version_info = version
+assert sys.meta_path == before and "fairseq_lasformer" not in sys.modules  # fairseq imports it as its --user-dir
 import fairseq.dataclass.utils as utils
 import fairseq.tasks
 assert utils.interpret_dc_type(str | None) is str and utils.interpret_dc_type(int) is int
@@ -61,5 +61,6 @@ def test_none_is_left_out_of_what_is_read(kind, expected):
 
 
 def test_fairseq_reads_both_spellings():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
+    line = (ROOT / "fairseq_lasformer.pth").read_text()
+    done = subprocess.run([sys.executable, "-c", PROGRAM, line], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-800:]
