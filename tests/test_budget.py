@@ -27,7 +27,7 @@ LINES = {
     "evaluation": 1530,
     "executors": 490,
     "experiments": 1870,
-    "formats": 5810,
+    "formats": 5900,
     "jobs": 550,
     "nn": 5580,
     "ops": 5670,
@@ -52,7 +52,7 @@ OPTIONS = {"lasformer": 260, "fairseq": 80}
 
 WORDS = {
     "CONTRIBUTING.md": 1690,
-    "README.md": 880,
+    "README.md": 870,
     "SECURITY.md": 170,
     "docs/alignment.md": 1290,
     "docs/architecture.md": 1970,
@@ -79,7 +79,7 @@ WORDS = {
     "docs/students.md": 1480,
     "docs/training.md": 2950,
     "docs/translate.md": 2460,
-    "all": 34980,
+    "all": 34970,
 }
 """Words by page, and of all pages."""
 

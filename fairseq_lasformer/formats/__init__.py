@@ -12,6 +12,7 @@ from fairseq_lasformer.base.errors import InputError, in_one_line
 from fairseq_lasformer.formats import (
     ass,
     bilingual,
+    bilingual_word,
     epub,
     html,
     markdown,
@@ -246,7 +247,7 @@ def _of_archive(data: bytes, archive: Archive, form: str, beside: Languages | No
     """
     if beside and form == "docx":
         finish, marked = archive.finish, (*archive.marked, "word/styles.xml")
-        archive = archive._replace(finish=lambda text: bilingual.with_style(finish(text)), marked=marked)
+        archive = archive._replace(finish=lambda text: bilingual_word.with_style(finish(text)), marked=marked)
     counts = [len(parsed.blocks) for parsed in archive.parsed]
 
     def write(segments: Sequence[Sequence[str]]) -> bytes:

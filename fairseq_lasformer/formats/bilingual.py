@@ -1,38 +1,46 @@
 """Files in both languages: each text of the original, and its translation below it (``--bilingual``)."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.formats.bilingual_word import word
 from fairseq_lasformer.formats.block import Block, Parsed
 from fairseq_lasformer.formats.front_matter import front_matter
 from fairseq_lasformer.formats.languages import Languages
-from fairseq_lasformer.formats.markup import escape
+from fairseq_lasformer.formats.markup import VOID, escape
 
-STYLE = "Translation"
-"""Style of translations in Word; in HTML, they have the class ``translation``."""
-
-_BARE = ("title", "option", "optgroup", "button", "textarea")
+_BARE = ("title", "option", "optgroup", "textarea")
 """Elements whose text has no markup and no second line: both are in one."""
 
-_ID = re.compile(r"""\s(?:id|name)\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>]+)""", re.I)
-_ONCE = re.compile(r"<script\b.*?</script\s*>|<(?:img|input|source)\b[^<>]*>", re.I | re.S)
-_IMAGE = re.compile(r"!\[[^\]\n]*\](?:\([^()\n]*\)|\[[^\]\n]*\])")
-_BEGINS = re.compile(r"\A(\d*)([.)#>*+-]\s)")
+_BOOK = re.compile(r"<(?:\w+:)?(?:ncx|package)\b|<nav\b[^<>]*epub:type")
+"""Tables of contents and package files of EPUB, whose elements hold a single text, too."""
+
+_TAG = re.compile(r"""<(/?)([a-zA-Z][\w:-]*)(?:[^<>"']|"[^"]*"|'[^']*')*>""")
+_ATTRIBUTE = re.compile(r"""\s([\w:-]+)(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>]+))?""")
+_ONCE = re.compile(r"<(script|style|iframe|video|audio|svg|object|canvas)\b.*?</\1\s*>", re.I | re.S)
+_CODE = re.compile(r"\{%-?\s*(\w+).*?%\}", re.S)
+_IMAGE = re.compile(
+    r"!\[(?:[^\[\]\n]|\[[^\[\]\n]*\])*\](?:\([^()\n]*\)|\[[^\]\n]*\])?(?:\{[^{}\n]*\})?|(?<!!)\[\s*\]\([^()\n]*\)"
+)
+_DEFINITION = re.compile(r"[ \t]*(?:\[\^[^\]\n]+\]:|\*\[[^\]\n]+\]:|[%|](?=[ \t]))[ \t]*")
+_HEADING = re.compile(r"(?:\A|\n)([ \t>]*)((?:[-*+]|\d+[.)])[ \t]+)?(#{1,6}[ \t]+)?\Z")
+_BELOW = re.compile(r"[ \t>]*(?:=+|-+|\{:[^{}\n]*\})[ \t]*(?:\r?\n|\Z)")
+_ATTRIBUTES = re.compile(r"[ \t>]*\{:[^{}\n]*\}[ \t]*(?:\r?\n|\Z)")
+"""What belongs to the heading above it: its underline, its attributes."""
+
+_AFTER = re.compile(r"(?:[ \t]*\{[ \t]*[#.:/][^{}\n]*\}|[ \t]+#+)+[ \t]*\Z")
+_BEGINS = re.compile(r"\d+(?=[.)]\s)|(?=`{3}|~{3}|!!!|[#>+*:-]\s|\[[^\]\n]*\]:|\|)")
 """What would make a paragraph something else, but not a heading."""
 
-_TIMES = re.compile(r"(?m)^(?=[^\n]*-->)")
+_TIMES = re.compile(r"(?m)^(?=[^\n]*\d[^\n]*-->[^\n]*\d[:.,]\d)")
 _BLANK = re.compile(r"\r?\n(?:[ \t\r]*\n)+|\r?\n(?=\d+[ \t\r]*\n\Z)")
 _NOTE = re.compile(r"\r?\n[ \t\r]*\n(?=(?:NOTE|STYLE|REGION)\b)")
-_PARAGRAPH = re.compile(r"(<w:p(?:\s[^<>]*)?(?<!/)>|</w:p>)")
-_RUN = re.compile(r"<w:r(?:\s[^<>]*)?(?<!/)>(.*?)</w:r>", re.S)
-_SHOWN = re.compile(r"<w:t(?:\s[^<>]*)?>[^<]*</w:t>|<w:(?:tab|br|noBreakHyphen)(?:\s[^<>]*)?/>")
-_LOOK = re.compile(r"<w:rPr(?:\s[^<>]*)?>(.*?)</w:rPr>", re.S)
 
 
 def check(form: str) -> None:
     """Refuse a format that cannot have both languages."""
-    if form not in (*_JOINED, *_IN_BLOCKS, "docx"):
+    if form not in (*_JOINED, *_IN_BLOCKS):
         both = ", which has both languages anyway" if form in ("po", "xliff") else ""
         raise InputError(f"--bilingual: for text, markdown, html, docx, epub and subtitles, not for {form}{both}")
 
@@ -51,47 +59,46 @@ def both(
         finish: finishes a translated file, given the text before and after.
     """
     own = [block.segments for block in parsed.blocks]
-    if form in _IN_BLOCKS:
-        return _in_blocks(parsed, own, segments, languages, finish if form == "html" else lambda old, new: new)
     old = parsed.render(own)
-    new = finish(old, parsed.render(segments))
-    return _word(old, new) if form == "docx" else _JOINED[form](old, new)
-
-
-def with_style(text: str) -> str:
-    """Return a file of Word with the style of translations, if it is the one with styles."""
-    style = f'<w:style w:type="character" w:customStyle="1" w:styleId="{STYLE}"><w:name w:val="{STYLE}"/></w:style>'
-    return text if f'w:styleId="{STYLE}"' in text else text.replace("</w:styles>", f"{style}</w:styles>")
+    if form not in _IN_BLOCKS:
+        return _JOINED[form](old, finish(old, parsed.render(segments)))
+    made = _in_blocks(parsed, own, segments, languages, _BOOK.search(old) is not None and form == "epub")
+    return finish(old, made) if form == "html" else made
 
 
 def _lines(old: str, new: str) -> str:
     """Return lines, each with its translation below it."""
-    pairs = zip(old.split("\n"), new.split("\n"), strict=True)
-    return "\n".join(a if a.strip() == b.strip() else f"{a}\n{b}" for a, b in pairs)
+    made: list[str] = []
+    ends = re.compile(r"(\r\n?|\n)")
+    found = [ends.split(text) for text in (old, new)]
+    ending = next(iter(found[0][1::2]), "\n")
+    for number, (a, b) in enumerate(zip(*found, strict=True)):
+        made.append(a if number % 2 or not b.strip() or a.strip() == b.strip() else f"{a}{ending}{b}")
+    return "".join(made)
 
 
 def _cues(old: str, new: str) -> str:
     """Return cues, each with the lines of its translation below its own."""
     before, *cues = _TIMES.split(old)
-    made = [before]
+    made, notes = [before], before.lstrip("\ufeff").startswith("WEBVTT")
     for number, (a, b) in enumerate(zip(cues, _TIMES.split(new)[1:], strict=True), 1):
-        end, last = _end(a, number == len(cues)), _end(b, number == len(cues))
+        end, last = (_end(text, number == len(cues), notes) for text in (a, b))
         own, said = ([line for line in text.split("\n")[1:] if line.strip()] for text in (a[:end], b[:last]))
         told = [line.rstrip("\r") for line in said]
         made.append(_break(a).join([a[:end], *told]) + a[end:] if own != said else a)
     return "".join(made)
 
 
-def _break(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"
-
-
-def _end(cue: str, last: bool) -> int:
-    """Return where the text of a cue ends, before comments and the name of the next cue."""
+def _end(cue: str, last: bool, notes: bool) -> int:
+    """Return where the text of a cue ends, before comments of WebVTT and the name of the next cue."""
     ends = [one.start() for one in _BLANK.finditer(cue)]
-    note = _NOTE.search(cue)
+    note = _NOTE.search(cue) if notes else None
     end = ends[-1] if ends and not last else len(cue.rstrip())
     return min(end, note.start()) if note else end
+
+
+def _break(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
 
 
 def _in_blocks(
@@ -99,79 +106,106 @@ def _in_blocks(
     own: Sequence[Sequence[str]],
     segments: Sequence[Sequence[str]],
     languages: Languages,
-    finish: Callable[[str, str], str],
+    bare: bool,
 ) -> str:
-    old = parsed.render(own)
-    front, at = front_matter(old), 0
+    """Return a file, each block with its translation in it, and headings of Markdown with it below them."""
+    front, at = front_matter(parsed.render(own)), 0
     made: list[str] = []
-    waiting = ""  # the translation of a heading, which goes below its line
+    waiting, below = "", _BELOW  # the translation of a heading, with what stands before its line, and after the heading
     for number, piece in enumerate(parsed.pieces, 1):
         if isinstance(piece, str):
             at += len(piece)
             if waiting and "\n" in piece:
-                line, rest = piece.split("\n", 1)
-                ends = _break(piece)
-                blank = "" if re.match(r"[ \t\r]*\n", rest) or not rest and number == len(parsed.pieces) else ends
-                piece, waiting = f"{line}\n{waiting}{ends}{blank}{rest}", ""
+                piece, waiting = _below(piece, waiting, below, number == len(parsed.pieces)), ""
             made.append(piece)
             continue
         one = Parsed((piece,), parsed.blocks)
         a, b = one.render(own), one.render(segments)
         block = parsed.blocks[piece]
-        if at < front or not block.place.kind and block.write is not escape and _IMAGE.sub("", a).strip() == "":
+        if at < front or not (block.place.kind or block.write is escape or _IMAGE.sub("", a).strip()):
             made.append(b)
-        elif a.strip() == b.strip():
+        elif not b.strip() or a.strip() == b.strip():
             made.append(a)
         elif block.write is escape:
-            made.append(_element(block, a, b, languages))
-        elif re.search(r"(?:\A|\n)#{1,6}[ \t]+\Z", "".join(made[-1:])):
+            made.append(_element(block, a, b, languages, bare))
+        elif block.place.kind[:1] == "h":
+            heading = _HEADING.search("".join(made[-1:]))
+            before = heading[1] + " " * len(heading[2] or "") if heading else ""
+            said = _AFTER.sub("", _once(b))
+            start = _BEGINS.match(said)
             made.append(a)
-            waiting = _BEGINS.sub(r"\1\\\2", re.sub(r"[ \t]*\{[#.:][^{}\n]*\}\Z", "", b))
+            below = _ATTRIBUTES if heading and heading[3] else _BELOW
+            waiting = before + (f"{said[: start.end()]}\\{said[start.end() :]}" if start else said)
         else:
-            said = _IMAGE.sub("", b).strip()
-            made.append(f"{a.rstrip()}<br/>{said}{a[len(a.rstrip()) :]}" if said else a)
+            made.append(_paragraph(a, b))
         at += len(a)
-    return finish(old, "".join([*made, f"\n{waiting}" if waiting else ""]))
+    return "".join([*made, f"\n{waiting}" if waiting else ""])
 
 
-def _element(block: Block, a: str, b: str, languages: Languages) -> str:
+def _below(piece: str, said: str, below: re.Pattern[str], last: bool) -> str:
+    """Return what follows a heading, with its translation in the next line that is free."""
+    line, rest = piece.split("\n", 1)
+    while its := below.match(rest):
+        line, rest = f"{line}\n{its[0].rstrip()}", rest[its.end() :]
+    ends = _break(piece)
+    quote = re.match(r"[ \t>]*", said)
+    blank = "" if re.match(r"[ \t\r>]*\n", rest) or (not rest and last) else (quote[0].rstrip() if quote else "") + ends
+    return f"{line}\n{said}{ends}{blank}{rest}"
+
+
+def _paragraph(a: str, b: str) -> str:
+    """Return a text of Markdown with its translation behind a line break; each definition has its own."""
+    lines, others = a.split("\n"), b.split("\n")
+    if len(lines) == len(others) and all(map(_DEFINITION.match, lines)):
+        return "\n".join(f"{x}<br/>{_DEFINITION.sub('', y, count=1)}" for x, y in zip(lines, others))
+    text, said = a.rstrip(), _once(b)
+    space = " " if text.endswith("\\") else ""
+    return f"{text}{space}<br/>{said}{a[len(text) :]}" if said else a
+
+
+def _once(text: str) -> str:
+    """Return a text without images, media and names, which its original has already."""
+
+    def named(tag: re.Match[str]) -> str:
+        if tag[2].lower() in ("img", "input", "source", "embed"):
+            return ""
+        return _ATTRIBUTE.sub(lambda one: "" if one[1].lower() in ("id", "name", "xml:id") else one[0], tag[0])
+
+    return _TAG.sub(named, _IMAGE.sub("", _ONCE.sub("", text))).strip()
+
+
+def _balanced(text: str) -> str:
+    """Return a text without tags of elements, and of templates, of which it has a single end."""
+    opened: list[re.Match[str]] = []
+    lone: list[re.Match[str]] = []
+    for tag in _TAG.finditer(text):
+        if tag[1]:
+            partner = opened.pop() if opened and opened[-1][2].lower() == tag[2].lower() else None
+            lone += [] if partner else [tag]
+        elif tag[2].lower() not in VOID and not tag[0].endswith("/>"):
+            opened.append(tag)
+    for tag in sorted([*lone, *opened], key=lambda tag: -tag.start()):
+        text = text[: tag.start()] + text[tag.end() :]
+    names = [code[1] for code in _CODE.finditer(text)]
+    ends = sum(name.startswith("end") for name in names)
+    return _CODE.sub("", text) if names and (2 * ends < len(names) or names[0].startswith(("end", "el"))) else text
+
+
+def _element(block: Block, a: str, b: str, languages: Languages, bare: bool) -> str:
     """Return the content of an element of HTML: its text, and the translation in an element of its own."""
-    if block.place.kind in _BARE:
-        return f"{a.rstrip()} / {b.strip()}{a[len(a.rstrip()) :]}"
-    said = re.sub("<[^<>]*>", lambda tag: _ID.sub("", tag[0]), _ONCE.sub("", b)).strip()
-    if not re.sub("<[^<>]*>", "", said).strip():
+    said = _balanced(_once(b))
+    said = re.sub(" {2,}", " ", said)
+    text = " ".join(_TAG.sub("", said).split())
+    if not text:
         return a
+    if bare or block.place.kind in _BARE:
+        end = re.search(r"(?:</[^<>]*>|\s)*\Z", a)
+        place = end.start() if end else len(a)
+        return f"{a[:place]} / {text}{a[place:]}"
     direction = f' dir="{languages.direction}"' if languages.direction else ""
-    start = f'<span class="{STYLE.lower()}" lang="{languages.code}"{direction} style="display: block">'
+    start = f'<span class="translation" lang="{languages.code}"{direction} style="display: block">'
     return f"{a.rstrip()}{start}{said}</span>{a[len(a.rstrip()) :]}"
 
 
-def _word(old: str, new: str) -> str:
-    """Return a file of Word, each paragraph with the runs of its translation in a line of its own."""
-    made: list[str] = []
-    open_: list[tuple[list[str], list[str]]] = []  # the text of both paragraphs, without those inside
-    for a, b in zip(_PARAGRAPH.split(old), _PARAGRAPH.split(new), strict=True):
-        if a.startswith("<w:p") and _PARAGRAPH.fullmatch(a):
-            open_.append(([], []))
-        elif a == "</w:p>" and open_:
-            own, said = map("".join, open_.pop())
-            if own != said:
-                made += ["<w:r><w:br/></w:r>", *_runs(said)]
-        elif open_:
-            open_[-1][0].append(a)
-            open_[-1][1].append(b)
-        made.append(a)
-    return "".join(made)
-
-
-def _runs(paragraph: str) -> Iterator[str]:
-    """Yield the runs of a paragraph that show text, without what must be in a file once."""
-    for run in _RUN.findall(paragraph):
-        if shown := [found for found in _SHOWN.findall(run) if found]:
-            look = _LOOK.search(run)
-            style = "" if look and "<w:rStyle" in look[1] else f'<w:rStyle w:val="{STYLE}"/>'
-            yield f"<w:r><w:rPr>{style}{look[1] if look else ''}</w:rPr>{''.join(shown)}</w:r>"
-
-
-_JOINED: dict[str, Callable[[str, str], str]] = {"text": _lines, "subtitles": _cues, "cues": _cues}
+_JOINED: dict[str, Callable[[str, str], str]] = {"text": _lines, "subtitles": _cues, "cues": _cues, "docx": word}
 _IN_BLOCKS = ("markdown", "html", "epub")

@@ -86,7 +86,7 @@ def _pages(package: Path, folder: Path) -> Path:
                     archive.extract(member, folder, filter="data")
     except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as e:
         raise InputError(f"{package}: damaged ({e}); remove it and try again") from e
-    texts = sorted((folder / PAGES).glob("*/text"))
+    texts = [text for text in sorted((folder / PAGES).glob("*/text")) if any(text.iterdir())]
     if not texts:
         raise InputError(f"{package}: contains no page of the help ({PAGES}/LANGUAGE/text)")
     return texts[0]
