@@ -78,8 +78,8 @@ WORDS = {
     "docs/serve.md": 1290,
     "docs/students.md": 1480,
     "docs/training.md": 2950,
-    "docs/translate.md": 2460,
-    "all": 34970,
+    "docs/translate.md": 2470,
+    "all": 34980,
 }
 """Words by page, and of all pages."""
 

@@ -16,12 +16,13 @@ _BARE = ("title", "option", "optgroup", "textarea")
 _BOOK = re.compile(r"<(?:\w+:)?(?:ncx|package)\b|<nav\b[^<>]*epub:type")
 """Tables of contents and package files of EPUB, whose elements hold a single text, too."""
 
-_TAG = re.compile(r"""<(/?)([a-zA-Z][\w:-]*)(?:[^<>"']|"[^"]*"|'[^']*')*>""")
+_TAG = re.compile(r"""<(/?)([a-zA-Z][\w:-]*)(?:[^<>"']|"[^"]{0,2000}"|'[^']{0,2000}'){0,4000}>""")
 _ATTRIBUTE = re.compile(r"""\s([\w:-]+)(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>]+))?""")
-_ONCE = re.compile(r"<(script|style|iframe|video|audio|svg|object|canvas)\b.*?</\1\s*>", re.I | re.S)
-_CODE = re.compile(r"\{%-?\s*(\w+).*?%\}", re.S)
+_ONCE = re.compile(r"<(script|style|iframe|video|audio|svg|object|canvas)\b.{0,9999}?</\1\s*>", re.I | re.S)
+_CODE = re.compile(r"\{%-?\s{0,40}(\w+).{0,400}?%\}", re.S)
 _IMAGE = re.compile(
-    r"!\[(?:[^\[\]\n]|\[[^\[\]\n]*\])*\](?:\([^()\n]*\)|\[[^\]\n]*\])?(?:\{[^{}\n]*\})?|(?<!!)\[\s*\]\([^()\n]*\)"
+    r"!\[(?:[^\[\]\n]|\[[^\[\]\n]{0,400}\]){0,400}\](?:\([^()\n]{0,2000}\)|\[[^\]\n]{0,400}\])?(?:\{[^{}\n]{0,400}\})?"
+    r"|(?<!!)\[\s{0,40}\]\([^()\n]{0,2000}\)"
 )
 _DEFINITION = re.compile(r"[ \t]*(?:\[\^[^\]\n]+\]:|\*\[[^\]\n]+\]:|[%|](?=[ \t]))[ \t]*")
 _HEADING = re.compile(r"(?:\A|\n)([ \t>]*)((?:[-*+]|\d+[.)])[ \t]+)?(#{1,6}[ \t]+)?\Z")
