@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_lasformer.version import __version__
 
-if sys.version_info >= (
-    3,
-    14,
-):  # fairseq_lasformer.pth imports this package in every program, and forgets it again
+if sys.version_info >= (3, 14):  # fairseq_lasformer.pth imports this package in every program, and forgets it again
     from fairseq_lasformer.base import annotations
 
     annotations.install()

@@ -27,7 +27,7 @@ LINES = {
     "evaluation": 1530,
     "executors": 490,
     "experiments": 1870,
-    "formats": 5900,
+    "formats": 5890,
     "jobs": 550,
     "nn": 5580,
     "ops": 5670,

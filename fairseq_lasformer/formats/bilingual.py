@@ -4,11 +4,13 @@ import re
 from collections.abc import Callable, Sequence
 
 from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.formats import subtitles
 from fairseq_lasformer.formats.bilingual_word import word
 from fairseq_lasformer.formats.block import Block, Parsed
 from fairseq_lasformer.formats.front_matter import front_matter
 from fairseq_lasformer.formats.languages import Languages
 from fairseq_lasformer.formats.markup import VOID, escape
+from fairseq_lasformer.text.lines import lines_with_ends
 
 _BARE = ("title", "option", "optgroup", "textarea")
 """Elements whose text has no markup and no second line: both are in one."""
@@ -33,10 +35,6 @@ _ATTRIBUTES = re.compile(r"[ \t>]*\{:[^{}\n]*\}[ \t]*(?:\r?\n|\Z)")
 _AFTER = re.compile(r"(?:[ \t]*\{[ \t]*[#.:/][^{}\n]*\}|[ \t]+#+)+[ \t]*\Z")
 _BEGINS = re.compile(r"\d+(?=[.)]\s)|(?=`{3}|~{3}|!!!|[#>+*:-]\s|\[[^\]\n]*\]:|\|)")
 """What would make a paragraph something else, but not a heading."""
-
-_TIMES = re.compile(r"(?m)^(?=[^\n]*\d[^\n]*-->[^\n]*\d[:.,]\d)")
-_BLANK = re.compile(r"\r?\n(?:[ \t\r]*\n)+|\r?\n(?=\d+[ \t\r]*\n\Z)")
-_NOTE = re.compile(r"\r?\n[ \t\r]*\n(?=(?:NOTE|STYLE|REGION)\b)")
 
 
 def check(form: str) -> None:
@@ -63,7 +61,7 @@ def both(
     old = parsed.render(own)
     if form not in _IN_BLOCKS:
         return _JOINED[form](old, finish(old, parsed.render(segments)))
-    made = _in_blocks(parsed, own, segments, languages, _BOOK.search(old) is not None and form == "epub")
+    made = _in_blocks(parsed, old, own, segments, languages, form == "epub" and _BOOK.search(old) is not None)
     return finish(old, made) if form == "html" else made
 
 
@@ -80,22 +78,19 @@ def _lines(old: str, new: str) -> str:
 
 def _cues(old: str, new: str) -> str:
     """Return cues, each with the lines of its translation below its own."""
-    before, *cues = _TIMES.split(old)
-    made, notes = [before], before.lstrip("\ufeff").startswith("WEBVTT")
-    for number, (a, b) in enumerate(zip(cues, _TIMES.split(new)[1:], strict=True), 1):
-        end, last = (_end(text, number == len(cues), notes) for text in (a, b))
-        own, said = ([line for line in text.split("\n")[1:] if line.strip()] for text in (a[:end], b[:last]))
-        told = [line.rstrip("\r") for line in said]
-        made.append(_break(a).join([a[:end], *told]) + a[end:] if own != said else a)
-    return "".join(made)
-
-
-def _end(cue: str, last: bool, notes: bool) -> int:
-    """Return where the text of a cue ends, before comments of WebVTT and the name of the next cue."""
-    ends = [one.start() for one in _BLANK.finditer(cue)]
-    note = _NOTE.search(cue) if notes else None
-    end = ends[-1] if ends and not last else len(cue.rstrip())
-    return min(end, note.start()) if note else end
+    lines, others = lines_with_ends(old), lines_with_ends(new)
+    made: list[str] = []
+    position, ending = 0, _break(old)
+    for (start, end, _), (begin, stop, _) in zip(subtitles.cues_of(lines), subtitles.cues_of(others), strict=True):
+        texts = lines[start:end], others[begin:stop]
+        own, said = ([line.rstrip("\r\n") for line in text if line.strip()] for text in texts)
+        made += lines[position:end]
+        position = end
+        if own != said:
+            last = made.pop()
+            text = last.rstrip("\r\n")
+            made.append(ending.join([text, *said]) + last[len(text) :])
+    return "".join([*made, *lines[position:]])
 
 
 def _break(text: str) -> str:
@@ -104,13 +99,14 @@ def _break(text: str) -> str:
 
 def _in_blocks(
     parsed: Parsed,
+    old: str,
     own: Sequence[Sequence[str]],
     segments: Sequence[Sequence[str]],
     languages: Languages,
     bare: bool,
 ) -> str:
     """Return a file, each block with its translation in it, and headings of Markdown with it below them."""
-    front, at = front_matter(parsed.render(own)), 0
+    front, at = front_matter(old), 0
     made: list[str] = []
     waiting, below = "", _BELOW  # the translation of a heading, with what stands before its line, and after the heading
     for number, piece in enumerate(parsed.pieces, 1):

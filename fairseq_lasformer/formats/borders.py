@@ -108,10 +108,8 @@ def _pair(source: Sequence[str], made: list[str], pair: str) -> None:
         if crossing and min(made[i].count(c) for c in pair) > min(text.count(c) for c in pair):
             made[i] = re.sub(rf"[{re.escape(pair)}]", "", made[i])
         opened, closing = _unpaired(made[i], pair)
-        halves = max(
-            0, min(text.count(c) for c in pair) - min(made[i].count(c) for c in pair)
-        )  # the other is elsewhere
-        kept = opened[wanted[0] : wanted[0] + halves]
+        halves = max(0, min(text.count(c) for c in pair) - min(made[i].count(c) for c in pair))
+        kept = opened[wanted[0] : wanted[0] + halves]  # of pairs whose other half is in another segment
         surplus = {*opened[wanted[0] + halves :], *closing[: max(0, len(closing) - wanted[1])]}
         said = "".join(c for place, c in enumerate(made[i]) if place not in surplus)
         if kept:

@@ -38,7 +38,7 @@ def read(text: str, joined: bool = True, languages: Languages = Languages()) -> 
     lines = lines_with_ends(text)
     web = _is_web(lines)
     builder = BlockBuilder(escape if web else str)
-    cues = list(_cues(lines))
+    cues = list(cues_of(lines))
     stops = sum(bool(END.search(plain(lines[end - 1]))) for start, end, _ in cues if end > start)
     writer = CueWriter(builder, web, joined, bare=len(cues) >= FEW and stops < SHARE * len(cues), rolling=joined)
     position = _header(builder, lines, languages) if web else 0
@@ -123,7 +123,7 @@ def _times(found: re.Match[str]) -> tuple[float, float]:
     return _seconds(fields[:4]), _seconds(fields[4:8])
 
 
-def _cues(lines: list[str]) -> Iterator[tuple[int, int, re.Match[str]]]:
+def cues_of(lines: list[str]) -> Iterator[tuple[int, int, re.Match[str]]]:
     """Yield the begin and end of each cue's text, and the times before it."""
     web = _is_web(lines)
     i = 0
@@ -167,7 +167,7 @@ def finish(original: str, made: str, width: int) -> str:
     old, new = lines_with_ends(original), lines_with_ends(made)
     if len(old) != len(new):
         return made
-    cues = [(start, end) for start, end, _ in _cues(old)]
+    cues = [(start, end) for start, end, _ in cues_of(old)]
     texts = [[line.rstrip("\r\n") for line in new[a:b]] for a, b in cues]
     for k in range(1, len(cues)):
         _repeat(texts[k - 1], texts[k], old[slice(*cues[k - 1])], old[slice(*cues[k])])
