@@ -4,7 +4,7 @@ Lasformer, one table.
 
     make demo        or        python examples/demo.py [--out runs/demo] [--documents 2000] [override ...]
 
-``--systems lasformer,lasformer_moe`` trains other systems (each is defined by a file configs/demo_<system>.yaml). A
+``--systems lasformer,lasformer_moe`` trains other systems (those of configs/systems.yaml). A
 killed run resumes where it stopped; a finished one prints its table again. Overrides (``optimization.max_update=50``)
 apply to all trainings. A demo with other settings, or of another version of the code, is replaced only with
 ``--overwrite``.
@@ -40,10 +40,12 @@ from fairseq_lasformer.evaluation import breakdown  # noqa: E402
 from fairseq_lasformer.evaluation.probe import DISTANCES, accuracy, judge, read_probes  # noqa: E402
 from fairseq_lasformer.evaluation.scores import compare, score  # noqa: E402
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment  # noqa: E402
+from fairseq_lasformer.experiments.training import systems  # noqa: E402
 from fairseq_lasformer.text.documents import read_documents  # noqa: E402
 from fairseq_lasformer.text.hypotheses import read_hypotheses  # noqa: E402
 
 COLUMN = 15
+CONFIG = ROOT / "configs/demo.yaml"
 TRANSLATE = ("--cpu", "--beam", "2", "--max-tokens", "8192")
 SYSTEMS = ("sentence", "lasformer")
 
@@ -56,9 +58,8 @@ def data_of(system: str) -> str:
 def clear(folder: Path) -> None:
     """Remove the files of a demo and leave all others."""
     folder.mkdir(parents=True, exist_ok=True)
-    systems = [path.stem.removeprefix("demo_") for path in (ROOT / "configs").glob("demo_*.yaml")]
     names = ["progress.jsonl", "progress.json", "stages.json", "key", "report.json", "raw", "data", "hydra", "text"]
-    names += [f"{system}{end}" for system in systems for end in ("", ".log", ".de", ".de.parts")]
+    names += [f"{system}{end}" for system in systems(CONFIG) for end in ("", ".log", ".de", ".de.parts")]
     for path in (folder / name for name in names):
         if path.is_dir():
             remove_folder(path)
@@ -114,7 +115,7 @@ def experiment(system: str, out: Path, overrides: Sequence[str]) -> Experiment:
     """Return the experiment of one system; its log is OUT/<system>.log, its translation OUT/<system>.de."""
     return Experiment(
         name=system,
-        training=ConfiguredTraining(ROOT / "configs" / f"demo_{system}.yaml", tuple(overrides), out / "hydra"),
+        training=ConfiguredTraining(CONFIG, (*systems(CONFIG)[system], *overrides), out / "hydra"),
         data=out / "data" / data_of(system),
         folder=out / system,
         generation=TRANSLATE,
@@ -214,17 +215,17 @@ def main() -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a demo with other settings in this folder")
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_intermixed_args()
-    out, systems = args.out.resolve(), args.systems.split(",")
+    out, chosen = args.out.resolve(), args.systems.split(",")
     try:
-        for system in systems:
-            if not (ROOT / "configs" / f"demo_{system}.yaml").exists():
-                raise InputError(f"--systems {args.systems}: there is no configs/demo_{system}.yaml")
+        for system in chosen:
+            if system not in (known := systems(CONFIG)):
+                raise InputError(f"--systems {args.systems}: no system {system}; there are {', '.join(known)}")
         out.mkdir(parents=True, exist_ok=True)
         hold(out / ".lock", "a demo")
         show_page()
         progress = begin(out, key(args), args.overwrite)
         raw = make_corpus(progress, out, args.documents)
-        runs = [experiment(system, out, args.overrides) for system in systems]
+        runs = [experiment(system, out, args.overrides) for system in chosen]
         for stage in range(2):  # all systems are trained before the first one translates
             for run in runs:
                 run.run(progress, [run.stages()[stage]], tell=True)

@@ -3,7 +3,7 @@
 
     python examples/smaller.py [--out runs/smaller] [--jobs 2] [override ...]
 
-It trains the demo's Lasformer with four layers on each side (configs/demo_lasformer_deep.yaml) unchanged, with
+It trains the demo's Lasformer with four layers on each side (lasformer_deep of configs/systems.yaml) unchanged, with
 --tie-groups, and with --group-drop 0.2. It prunes the first to half its heads and the third to half its decoder
 (lasformer prune), and trains these two further. Then it compares all of them, in 32 and in 8 bits
 (examples/students.py). A killed run resumes where it stopped. Overrides
@@ -32,13 +32,14 @@ from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining
 from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.experiments.train import train_own
+from fairseq_lasformer.experiments.training import systems
 
 TRAINED = {
     "whole": (),
     "tied": ("+model.tie_groups=true",),
     "dropping": ("+model.group_drop=0.2",),
 }
-"""Models trained from scratch, and how each differs from configs/demo_lasformer_deep.yaml."""
+"""Models trained from scratch, and how each differs from lasformer_deep of configs/systems.yaml."""
 
 PRUNED = {
     "half_the_heads": ("whole", {"heads": "encoder=1,decoder=1,cross=1"}),
@@ -75,8 +76,8 @@ def make(name: str, out: Path, updates: int, overrides: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     progress = Progress(folder, key_of("compression", updates, overrides))
     progress.open(f"{folder}: belongs to a different run; choose another folder with --out")
-    config, data = demo.ROOT / "configs/demo_lasformer_deep.yaml", out / "data" / "mixture"
-    training = ConfiguredTraining(config, (*TRAINED[name], *overrides), folder / "hydra")
+    data, deep = out / "data" / "mixture", systems(demo.CONFIG)["lasformer_deep"]
+    training = ConfiguredTraining(demo.CONFIG, (*deep, *TRAINED[name], *overrides), folder / "hydra")
     run = demo.experiment("lasformer_deep", folder, ())
     run = type(run)(**{**vars(run), "name": name, "training": training, "data": data})
     progress.run("train", lambda: training.run(run) and None, tell=True)

@@ -4,7 +4,7 @@
     python examples/upcycling.py [--out runs/upcycling] [--seeds 1,2,3] [--budget 0.01] [override ...]
 
 For each seed it trains a dense document model, a sentence model and, for comparison, a Lasformer from scratch
-(configs/demo_{dense,sentence,lasformer}.yaml). It upcycles the first two into models that select (lasformer upcycle),
+(configs/systems.yaml). It upcycles the first two into models that select (lasformer upcycle),
 translates the test documents with all five, and prints a table. A killed run resumes where it stopped. Overrides
 (``optimization.max_update=50``) apply to the three trainings from scratch.
 """
@@ -29,7 +29,7 @@ from fairseq_lasformer.experiments.pipeline import Experiment
 
 SCRATCH = ("dense", "sentence", "lasformer")
 FROM = {"dense_upcycled": "dense", "sentence_upcycled": "sentence"}
-START = StartOptions(dim=32)  # as configs/system/small_lasformer.yaml
+START = StartOptions(dim=32)  # as configs/demo.yaml
 
 
 def options(name: str, args: argparse.Namespace, seed: int) -> UpcycleOptions:

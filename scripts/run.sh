@@ -4,8 +4,7 @@
 #
 #   scripts/run.sh ted_en-de lasformer [Hydra override...]      corpora: ted_en-de news_en-de europarl_en-de pdc_zh-en
 #                                                               (cut at 1,024 tokens), ted_en-de_whole (whole talks)
-#                                                               systems: transformer lasformer lasformer_moe, and
-#                                                               for ted_en-de lasformer_delight delight_transformer
+#                                                               systems: lasformer, and those of configs/systems.yaml
 #   FILES=... scripts/run.sh tvsub_zh-en lasformer              the systems of examples/tvsub.yaml; see there
 #   scripts/run.sh help_en-de lasformer                        the systems of examples/help.yaml
 # GPUS=1  MAX_UPDATE=  PRECISION=fp16|bf16|fp32  BEAM=5  AVERAGE=5 (checkpoints)  LIMIT SIZE WORKERS  FILES TRUST=1

@@ -1,4 +1,4 @@
-"""The configurations, composed of groups: their content, key by key, and the existence of every option."""
+"""The configurations and their systems: their content, key by key, and the existence of every option."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 from fairseq.tasks.translation import TranslationConfig
 from helpers import ROOT
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from fairseq_lasformer.experiments.training import composed, train
+from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.experiments.training import composed, systems, train
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, module_config
 from fairseq_lasformer.plugin.options import CompactOptions, LengthOptions, MoeOptions, SelectionOptions, StudentOptions
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 
-# the content of each configuration when it was a single file
+# what each system of each configuration trains with
 EXPECTED = [json.loads(line) for line in (ROOT / "tests/configurations.jsonl").read_text().splitlines()]
 REFERENCE = ROOT / "configs/reference.yaml"
-LEAVES = sorted(set((ROOT / "configs").glob("*.yaml")) - {REFERENCE})
+LEAVES = sorted(set((ROOT / "configs").glob("*.yaml")) - {REFERENCE, ROOT / "configs/systems.yaml"})
+ROWS = [(path, system) for path in LEAVES for system in systems(path)]
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -30,20 +31,36 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("expected", EXPECTED, ids=lambda e: e["name"])
-def test_composed_of_groups_it_says_what_one_file_said(expected):
-    cfg = composed(ROOT / "configs" / f"{expected['name']}.yaml")
-    values = flat(OmegaConf.to_container(cfg, resolve=False))
-    assert {"name": expected["name"]} | values == expected
+@pytest.mark.parametrize("expected", EXPECTED, ids=lambda e: f"{e['config']} {e['system']}")
+def test_a_system_trains_with_what_is_written_down(expected):
+    config, system = ROOT / f"configs/{expected['config']}.yaml", expected["system"]
+    values = flat(OmegaConf.to_container(composed(config, systems(config)[system]), resolve=False))
+    if system != "lasformer":  # whoever starts it says where it is saved
+        values.pop("checkpoint.save_dir")
+    assert {"config": config.stem, "system": system} | values == expected
 
 
-def test_no_configuration_goes_unchecked():
-    assert [path.stem for path in LEAVES] == sorted(e["name"] for e in EXPECTED)
+def test_no_system_goes_unchecked():
+    known = {(e["config"], e["system"]) for e in EXPECTED}
+    of_ted = systems(ROOT / "configs/ted_en-de.yaml")
+    for path, system in ROWS:  # the rows of the paper's other corpora are those of TED
+        assert (path.stem, system) in known or systems(path)[system] == of_ted[system]
 
 
-@pytest.mark.parametrize("path", LEAVES, ids=lambda p: p.stem)
-def test_configurations_hold_options_that_exist(path):
-    cfg = composed(path)
+def test_systems_that_are_no_lists_of_overrides_are_refused(tmp_path):
+    config = tmp_path / "mine.yaml"
+    assert systems(config) == {"lasformer": ()}  # a configuration in a folder of its own
+    for text, message in (("mine: [a]", "mine: expected names"), ("mine: {a: {b: c}}", "mine.a: expected a list")):
+        (tmp_path / "systems.yaml").write_text(text)
+        with pytest.raises(InputError, match=f"systems.yaml: {message}"):
+            systems(config)
+    (tmp_path / "systems.yaml").write_text("mine: {dense: [++model.select_modules=none]}\nother: {a: []}")
+    assert systems(config) == {"lasformer": (), "dense": ("++model.select_modules=none",)}
+
+
+@pytest.mark.parametrize("path, system", ROWS, ids=lambda p: getattr(p, "stem", p))
+def test_configurations_hold_options_that_exist(path, system):
+    cfg = composed(path, systems(path)[system])
     options = OmegaConf.create({k: v for k, v in cfg.model.items() if k != "_name"})
     module_config(OmegaConf.merge(OmegaConf.structured(LasformerConfig), options))
     OmegaConf.merge(
@@ -51,22 +68,23 @@ def test_configurations_hold_options_that_exist(path):
         {k: v for k, v in cfg.task.items() if k not in ("_name", "data")},
     )
     assert {"common", "criterion", "optimization", "optimizer", "lr_scheduler", "checkpoint"} <= cfg.keys()
-    system = path.stem.partition("_")[2].removeprefix("en-de_").removeprefix("zh-en_")
     if path.stem.startswith(("ted", "news", "europarl", "pdc")):  # base sizes, as the preset of that name
         assert dict(PRESETS.get(system, {})).items() <= dict(cfg.model).items()
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=lambda p: p.stem)
-def test_leaves_say_only_what_is_their_own(path):
+def test_what_a_file_says_is_not_overridden_by_what_it_is_based_on(path):
+    """fairseq's own defaults are merged with the file itself, so that it has to come first."""
     own = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    assert list(own) == ["defaults", "checkpoint", "hydra"] and own["defaults"][0] == "_self_"
-    assert [next(iter(group)) for group in own["defaults"][1:]] == ["base", "corpus", "size", "system"]
+    assert own.pop("defaults")[0] == "_self_" and own.pop("hydra")
+    whole = flat(OmegaConf.to_container(composed(path), resolve=False))
+    assert {key: whole[key] for key in flat(own)} == flat(own)
 
 
 @pytest.mark.command
 def test_the_reference_explains_every_key_and_names_its_default():
     reference = flat(OmegaConf.to_container(OmegaConf.load(REFERENCE), resolve=False))
-    used = {key for path in LEAVES for key in flat(OmegaConf.to_container(composed(path), resolve=False))}
+    used = {key for e in EXPECTED for key in e} - {"config", "system"}
     assert used - set(reference) == {"lr_scheduler.total_num_update"}
     options = {
         "model": (SelectionOptions, StudentOptions, MoeOptions, CompactOptions, LengthOptions),
@@ -98,10 +116,10 @@ def test_the_reference_trains_as_it_stands(prepared, tmp_path):
     assert (tmp_path / "save/checkpoint_last.pt").exists()
 
 
-def test_the_papers_rows_use_the_papers_method_and_the_overlay_this_projects():
-    literal = composed(ROOT / "configs/ted_en-de_lasformer.yaml").model
+def test_the_papers_rows_use_the_papers_method_and_the_fast_ones_this_projects():
+    config = ROOT / "configs/ted_en-de.yaml"
+    literal = composed(config).model
     assert (literal.select_gradient, literal.supervise_rows) == ("straight-through", "all")
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.1"):
-        fast = compose("ted_en-de_lasformer", overrides=["system=lasformer_fast"]).model
+    fast = composed(config, systems(config)["lasformer_fast"]).model
     default = LasformerConfig()
     assert (fast.select_gradient, fast.supervise_rows) == (str(default.select_gradient), default.supervise_rows)

@@ -55,7 +55,7 @@ def test_the_wheel_holds_all_files_and_decodes_without_a_compiler(trained_folder
     subprocess.run([*pip, str(source)], check=True, capture_output=True, env=with_kernels)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    ends = ["configs/demo_lasformer.yaml", "scripts/train.sh", "examples/demo.py", "data/demo/generate.py", "LICENSE"]
+    ends = ["configs/demo.yaml", "scripts/train.sh", "examples/demo.py", "data/demo/generate.py", "LICENSE"]
     package = [str(p.relative_to(ROOT)) for p in (ROOT / "fairseq_lasformer").rglob("*") if p.is_file()]
     ends += [name for name in package if "__pycache__" not in name and not name.endswith(".so")]
     assert len(ends) > 100 and [end for end in ends if not any(name.endswith(end) for name in names)] == []

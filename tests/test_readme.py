@@ -93,7 +93,7 @@ MINIATURE = [
     (r"--arch lasformer \\", r"--arch lasformer_tiny \\"),
     (r"--arch lasformer_moe", f"--arch lasformer_moe {FLAGS}"),
     (r"--max-update 100(000)?\b", "--max-update 2"),
-    (r"(--config-name demo_lasformer)", rf"\1 {DEMO}"),
+    (r"(--config-name demo)", rf"\1 {DEMO}"),
     (r"GPUS=8 (scripts/run.sh ted_en-de lasformer)", rf"GPUS=0 MAX_UPDATE=2 BEAM=1 SIZE=200 \1 {TINY}"),
     (r"distributed_training.distributed_world_size=16\"", f'distributed_training.distributed_world_size=1 {TINY}"'),
     (

@@ -154,7 +154,7 @@ class Reproduce(RowOptions):
     experiment: str = argument(
         "ted_en-de, news_en-de, europarl_en-de, pdc_zh-en, ted_en-de_whole, tvsub_zh-en or help_en-de"
     )
-    system: str = argument("transformer, lasformer, ...: configs/EXPERIMENT_SYSTEM.yaml, examples/tvsub.yaml")
+    system: str = argument("transformer, lasformer, ...: configs/systems.yaml, examples/tvsub.yaml")
     device: str = option("cuda", choices=("cuda", "cpu"))
 
 

@@ -16,7 +16,7 @@ from fairseq_lasformer.evaluation.scores import table
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
 from fairseq_lasformer.experiments.run_config import RunConfig, run_from_config
 from fairseq_lasformer.experiments.settings import PRECISIONS, RowOptions
-from fairseq_lasformer.experiments.training import read_config
+from fairseq_lasformer.experiments.training import read_config, systems
 from fairseq_lasformer.text.documents import read_documents
 
 CORPUS_OF = {"help": "libreoffice-help"}
@@ -59,7 +59,7 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, Sco
     Args:
         experiment: ``ted_en-de``, ``news_en-de``, ``europarl_en-de``, ``pdc_zh-en`` or ``ted_en-de_whole``; or
             ``tvsub_zh-en`` or ``help_en-de``, see :func:`run_system`.
-        system: ``transformer``, ``lasformer``, ``lasformer_moe``, …: there must be a configuration with that name.
+        system: ``lasformer``, or a system of ``configs/systems.yaml``.
         options: how to run the row.
 
     Returns:
@@ -67,10 +67,12 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, Sco
     """
     if (description := described(experiment)) is not None:
         return run_system(experiment, description, system, options)
-    config = shared("configs") / f"{experiment}_{system}.yaml"
+    config = shared("configs") / f"{experiment}.yaml"
     corpus, pair = [*experiment.split("_"), ""][:2]
     if not config.is_file() or corpus not in CORPORA:
-        raise InputError(f"there is no configs/{config.name}")
+        raise InputError(f"{experiment}: there is no row of that name in configs/")
+    if system not in (known := systems(config)):
+        raise InputError(f"{system}: {experiment} has {', '.join(known)} (configs/systems.yaml)")
     if options.precision not in PRECISIONS:
         raise InputError(f"--precision {options.precision}: expected one of {', '.join(PRECISIONS)}")
     if options.gpus < 0:
@@ -93,7 +95,7 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, Sco
     print(summary(preparation, prepare(preparation)), file=sys.stderr)
     run = Experiment(
         name=system,
-        training=ConfiguredTraining(config, options.training(system)),
+        training=ConfiguredTraining(config, (*known[system], *options.training(system))),
         data=place / "data",
         folder=folder,
         generation=options.generation(),

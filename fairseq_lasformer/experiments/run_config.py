@@ -23,7 +23,7 @@ from fairseq_lasformer.evaluation.scores import table
 from fairseq_lasformer.experiments.pipeline import Experiment, OptionsTraining
 from fairseq_lasformer.experiments.settings import Tell, TrainOptions
 from fairseq_lasformer.experiments.train import chosen_options
-from fairseq_lasformer.experiments.yaml_file import read_yaml
+from fairseq_lasformer.experiments.yaml_file import read_yaml, words
 from fairseq_lasformer.plugin.config import PRESETS
 from fairseq_lasformer.text.documents import read_documents
 
@@ -117,7 +117,7 @@ class RunConfig:
             if not (given.get(name) or name == "train" and given.get("train_sentences")):
                 raise InputError(f"{path}: {name} is missing")
         sections = _sections(given, f"{path}: ")
-        words = _words(path, "fairseq", given.get("fairseq"))
+        fairseq = words(path, "fairseq", given.get("fairseq"))
         prefixes = {name: _prefixes(path, name, given.get(name)) for name in _FILES}
         if len(prefixes["test"]) > 1:
             raise InputError(f"{path}: test: expected a single prefix")
@@ -130,7 +130,7 @@ class RunConfig:
             Path(given["out"]),
             sections["prepare"],
             sections["training"],
-            words,
+            fairseq,
             sections["translation"],
             _yes(path, "baseline", given.get("baseline", False)),
             _systems(path, given.get("systems") or {}),
@@ -199,12 +199,6 @@ def _merged(values: object, special: object) -> Any:
     return [*values, *special] if isinstance(values, list) and isinstance(special, list) else special
 
 
-def _words(path: Path, where: str, words: object) -> tuple[str, ...]:
-    if not isinstance(words, list | None) or any(isinstance(word, list | dict | None) for word in words or ()):
-        raise InputError(f"{path}: {where}: expected a list of words, such as [--clip-norm, 1.0]")
-    return tuple(map(str, words or ()))
-
-
 def _systems(path: Path, given: object) -> tuple[System, ...]:
     if not isinstance(given, dict):
         raise InputError(f"{path}: systems: expected names, each with the options that differ")
@@ -223,9 +217,9 @@ def _systems(path: Path, given: object) -> tuple[System, ...]:
         if start and start not in map(str, given):
             raise InputError(f"{path}: {where}: start: there is no system {start}")
         sections = _sections(special, f"{path}: {where}.", examples=True)
-        words = _words(path, f"{where}.fairseq", special.get("fairseq"))
+        own = words(path, f"{where}.fairseq", special.get("fairseq"))
         systems.append(
-            System(str(name), start, sections["prepare"], sections["training"], words, sections["translation"])
+            System(str(name), start, sections["prepare"], sections["training"], own, sections["translation"])
         )
     starts = {system.name: system.start for system in systems}
     for name in starts:

@@ -21,6 +21,7 @@ from fairseq_lasformer.analysis.runs import started
 from fairseq_lasformer.base.errors import InputError, Interrupted
 from fairseq_lasformer.base.machine import machine, start
 from fairseq_lasformer.base.terminal import progress_bar
+from fairseq_lasformer.experiments.yaml_file import read_yaml, words
 
 
 def read_config(path: Path) -> DictConfig:
@@ -39,11 +40,20 @@ def read_config(path: Path) -> DictConfig:
     return cfg
 
 
-def composed(path: Path) -> DictConfig:
+def composed(path: Path, overrides: Sequence[str] = ()) -> DictConfig:
     """Compose a configuration from the groups that it names, with interpolations left unresolved."""
     # Hydra's version base is global to the process, and fairseq's code expects this one
     with initialize_config_dir(str(path.resolve().parent), version_base="1.1"):
-        return compose(path.stem)
+        return compose(path.stem, overrides=list(overrides))
+
+
+def systems(config: Path) -> dict[str, tuple[str, ...]]:
+    """Return the systems of a configuration, each with the Hydra overrides by which it differs from ``lasformer``."""
+    path = config.with_name("systems.yaml")
+    others = read_yaml(path).get(config.stem, {}) if path.is_file() else {}
+    if not isinstance(others, dict):
+        raise InputError(f"{path}: {config.stem}: expected names, each with a list of overrides")
+    return {"lasformer": ()} | {str(name): words(path, f"{config.stem}.{name}", of) for name, of in others.items()}
 
 
 @contextmanager

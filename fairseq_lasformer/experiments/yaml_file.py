@@ -36,6 +36,13 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     return given
 
 
+def words(path: Path, where: str, value: object) -> tuple[str, ...]:
+    """Return a list of words, those under a name of a file; none for no value."""
+    if not isinstance(value, list | None) or any(isinstance(word, list | dict | None) for word in value or ()):
+        raise InputError(f"{path}: {where}: expected a list of words, such as [--clip-norm, 1.0]")
+    return tuple(map(str, value or ()))
+
+
 def _check(path: Path, given: Any) -> None:
     """Refuse too many values, and characters that no name or file has."""
     left, number = [given], 0

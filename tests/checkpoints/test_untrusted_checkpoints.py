@@ -188,7 +188,7 @@ def hydra(program: str, data: Path, folder: Path, out: Path) -> list:
     words |= {"checkpoint.save_dir": folder, "hydra.run.dir": out / "hydra", "optimization.max_update": 3}
     words |= {"task.max_source_positions": 200, "task.max_target_positions": 200, "optimization.lr": "[0.002]"}
     words |= {"task.source_lang": "xx", "task.target_lang": "yy", "dataset.max_tokens": 200}
-    config = ["--config-dir", ROOT / "configs", "--config-name", "demo_sentence"]
+    config = ["--config-dir", ROOT / "configs", "--config-name", "demo", "++model.select_modules=none"]
     return [program, *config, *(f"{name}={value}" for name, value in words.items())]
 
 

@@ -43,7 +43,7 @@ def test_mistakes_are_told_in_one_line(prepared, tmp_path, monkeypatch, capsys, 
         (tmp_path / f"text.{language}").write_text("ab cd\n")
     folder = tmp_path / "folder"
     train(prepared, folder, "--max-update", 1, "--disable-validation") if "FOLDER" in " ".join(arguments) else None
-    places = {"DATA": prepared, "FOLDER": folder, "TEXT": "text", "CONFIG": ROOT / "configs/demo_lasformer.yaml"}
+    places = {"DATA": prepared, "FOLDER": folder, "TEXT": "text", "CONFIG": ROOT / "configs/demo.yaml"}
     words = [re.sub("DATA|FOLDER|TEXT|CONFIG", lambda m: str(places[m[0]]), a) for a in arguments]
     assert main(words) == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
