@@ -22,6 +22,27 @@ PHRASES = {
 DOCS = [*({*(ROOT / "docs").rglob("*.md")} - BUILT), *ROOT.glob("*.md"), ROOT / "data/README.md"]
 
 
+STATES = ("found", "made", "held", "told", "kept", "own")
+"""Names of variables that say how a value came about, not what it is. ``nn`` and ``ops`` keep keys, and lines own keys."""
+
+
+def bound(node: ast.AST) -> str:
+    """Return the name that a node binds; empty if none."""
+    if isinstance(node, ast.arg):
+        return node.arg
+    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ""
+
+
+def test_variables_are_named_for_what_they_hold():
+    count = dict.fromkeys(STATES, 0)
+    for path in (ROOT / "fairseq_lasformer").rglob("*.py"):
+        if path.relative_to(ROOT / "fairseq_lasformer").parts[0] not in ("nn", "ops"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if bound(node) in STATES:
+                    count[bound(node)] += 1
+    assert max(count.values()) < 40, count
+
+
 def docstrings() -> Iterator[tuple[str, str]]:
     """Yield the place and the text of every docstring of the package."""
     for path in sorted((ROOT / "fairseq_lasformer").rglob("*.py")):

@@ -86,7 +86,7 @@ def telling(attention: WordAttention, source: Sequence[str], target: Sequence[st
     their copies attract each other.
     """
     texts = {"source": [_texts(line) for line in source], "target": [_texts(line) for line in target]}
-    best, found = (-1.0, -1.0), [0, 0]
+    best, strongest = (-1.0, -1.0), [0, 0]
     for number, (name, weights) in enumerate(attention.modules.items()):
         sides = SIDES[name.partition(".")[0]]
         places = [attention.source if side == "source" else attention.target for side in sides]
@@ -98,8 +98,8 @@ def telling(attention: WordAttention, source: Sequence[str], target: Sequence[st
         far = values * np.log2(1 + away)
         value = float(far.max()), float(values.max())  # without other lines, the strongest link of all
         if value > best:
-            best, found = value, [number, int((far if far.any() else values).max(1).argmax())]
-    return found
+            best, strongest = value, [number, int((far if far.any() else values).max(1).argmax())]
+    return strongest
 
 
 def _texts(line: str) -> list[str]:

@@ -32,9 +32,9 @@ def places(documents: Sequence[Pair], most: int | None) -> list[Place]:
     Args:
         most: approximate number of lines; None for all.
     """
-    found = [Place(d, i) for d, pair in enumerate(documents) for i in range(1, len(pair.source))]
-    step = 1 if most is None else max(1, math.ceil(len(found) / most))
-    return found[step // 2 :: step]
+    places_of_lines = [Place(d, i) for d, pair in enumerate(documents) for i in range(1, len(pair.source))]
+    step = 1 if most is None else max(1, math.ceil(len(places_of_lines) / most))
+    return places_of_lines[step // 2 :: step]
 
 
 class ContextUse:
@@ -66,10 +66,10 @@ class ContextUse:
         source, target = self.source[document], self.target[document]
         first, limit = line, self.codec.room
         filled = [self.codec.length(side[line]) for side in (source, target)]
-        own = list(filled)
+        filled_in = list(filled)
         while first > max(0, line - lines):
             more = [f + self.codec.length(side[first - 1]) for f, side in zip(filled, (source, target))]
-            if max(more) > limit or tokens is not None and max(m - o for m, o in zip(more, own)) > tokens:
+            if max(more) > limit or tokens is not None and max(m - o for m, o in zip(more, filled_in)) > tokens:
                 break
             filled, first = more, first - 1
         encoded = self.hub.tgt_dict.encode_line(self.codec.join(target[first : line + 1], 1), add_if_not_exist=False)
@@ -149,19 +149,19 @@ def _error(before: Sequence[float], after: Sequence[float], lengths: Sequence[in
     return math.sqrt(spread * n / max(1, n - 1)) / total
 
 
-def table(found: Scores) -> str:
+def table(scores: Scores) -> str:
     """Format the result for a terminal."""
     lines = [
-        f"{found['lines']:,} lines, {found['target_tokens']:,} tokens; bits per token without context: "
-        f"{found['alone']:.4f}",
+        f"{scores['lines']:,} lines, {scores['target_tokens']:,} tokens; bits per token without context: "
+        f"{scores['alone']:.4f}",
         f"{'context':>14}{'bits':>9}{'CXMI':>9}{'+-':>8}{'more':>9}{'+-':>8}",
     ]
-    for row in found["rows"]:
+    for row in scores["rows"]:
         what = f"{row['tokens']:,} tokens"
         numbers = (
             f"{row['bits']:>9.4f}{row['cxmi']:>9.4f}{row['error']:>8.4f}{row['more']:>9.4f}{row['more_error']:>8.4f}"
         )
         lines.append(f"{what:>14}{numbers}")
-    if whole := found.get("whole"):
+    if whole := scores.get("whole"):
         lines.append(f"{'the document':>14}{'':>9}{whole['cxmi']:>9.4f}{whole['error']:>8.4f}")
     return "\n".join([*lines, "more: bits added by the tokens beyond those of the line above; +-: standard errors"])

@@ -20,10 +20,10 @@ PRONOUNS = ("er", "sie", "es", "he", "she", "it", "they", "we", "you", "i", "him
 
 def policies(names: str) -> list[str]:
     """Parse a comma-separated list of context policies."""
-    found = [name.strip() for name in names.split(",")]
-    if wrong := [name for name in found if name not in POLICIES]:
+    chosen = [name.strip() for name in names.split(",")]
+    if wrong := [name for name in chosen if name not in POLICIES]:
         raise InputError(f"--context {wrong[0]}: expected any of {', '.join(POLICIES)}")
-    return found
+    return chosen
 
 
 def pronoun(group: Group) -> str:
@@ -83,8 +83,8 @@ def target_scores(
     """
     with progress_bar(total=len(examples), desc=what, unit=unit) as bar:
         pairs = [(source, target) for source, target, _ in examples]
-        found = log_probabilities(hub.models[0], hub.tgt_dict, pairs, max_tokens, hub.device, bar.update)
-    return [tokens[start:] for tokens, (_, _, start) in zip(found, examples)]
+        scores = log_probabilities(hub.models[0], hub.tgt_dict, pairs, max_tokens, hub.device, bar.update)
+    return [tokens[start:] for tokens, (_, _, start) in zip(scores, examples)]
 
 
 def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, max_tokens: int = 4096) -> Scores:
@@ -103,9 +103,9 @@ def evaluate(hub: DocumentHubInterface, groups: Sequence[Group], policy: str, ma
     scores = iter(target_scores(hub, flat, max_tokens))
     right: dict[str, list[bool]] = {"accuracy": [], "accuracy_raw": []}
     for group in groups:
-        own = [next(scores) for _ in group.candidates]
+        scored = [next(scores) for _ in group.candidates]
         for name, value in (("accuracy", torch.Tensor.mean), ("accuracy_raw", torch.Tensor.sum)):
-            values = [float(value(s)) for s in own]
+            values = [float(value(s)) for s in scored]
             right[name].append(values[0] > max(values[1:]))
 
     return {

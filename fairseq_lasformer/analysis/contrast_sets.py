@@ -45,10 +45,10 @@ def read_consistency(path: Path, source_lang: str, target_lang: str) -> list[Gro
     sides = [MosesDetokenizer(lang=language) for language in (source_lang, target_lang)]
 
     def sentences(text: str, side: int) -> list[str]:
-        found = [sides[side].detokenize(part.split()) for part in text.split("_eos")]
-        if not all(found):
+        texts = [sides[side].detokenize(part.split()) for part in text.split("_eos")]
+        if not all(texts):
             raise ValueError("a sentence is empty")
-        return found
+        return texts
 
     try:
         groups = []
@@ -58,8 +58,8 @@ def read_consistency(path: Path, source_lang: str, target_lang: str) -> list[Gro
             targets.insert(0, targets.pop(int(item["true_ind"])))
             if len(targets) < 2:
                 raise ValueError("a group of one candidate")
-            found = [Candidate(tuple(before), source, tuple(context), last) for *context, last in targets]
-            groups.append(Group(found, item.get("ctx_dist")))
+            candidates = [Candidate(tuple(before), source, tuple(context), last) for *context, last in targets]
+            groups.append(Group(candidates, item.get("ctx_dist")))
         if not groups:
             raise ValueError("it is empty")
     except OSError as e:
@@ -104,9 +104,9 @@ def read_groups(prefix: Path, source_lang: str, target_lang: str) -> list[Group]
     for i, (begin, end) in enumerate(zip(starts, starts[1:])):
         if end - begin < 2:
             raise InputError(f"{files[2]}:{i + 1}: a group of one line; at least two candidates are needed")
-        found = [
+        filled = [
             Candidate(*_split(sides[0][j], files[0], j + 1), *_split(sides[1][j], files[1], j + 1))
             for j in range(begin, end)
         ]
-        groups.append(Group(found, int(distances[i]) if distances else None))
+        groups.append(Group(filled, int(distances[i]) if distances else None))
     return groups

@@ -79,15 +79,15 @@ def module_cost(module: str, cfg: ModuleConfig, patterns: Sequence[Priced], leng
     query, key, d, out = attention_widths(cfg, module)
     dense = 2 * n * square * d
     projections, output = float(n * length) * (query + 2 * key) * d, float(n * length) * out * d
-    sparse = extra = kept = 0.0
+    sparse = extra = attended = 0.0
     starts = group_starts(cfg, module)
     for start, end, pattern in zip(starts, (*starts[1:], n), patterns):
         cost = pattern.cost(length)
         times = end - start if cost.each_layer else 1
         sparse += 2 * cost.kept * (end - start) * square * d + times * cost.scores
         extra += times * cost.projections
-        kept += (cost.kept if pattern.share is None else pattern.share) / len(patterns)
-    return Cost(module, length, kept, dense, sparse, projections, projections + extra, output)
+        attended += (cost.kept if pattern.share is None else pattern.share) / len(patterns)
+    return Cost(module, length, attended, dense, sparse, projections, projections + extra, output)
 
 
 def module_patterns(module: str, cfg: ModuleConfig, kappas: Sequence[float]) -> list[Priced]:
@@ -116,8 +116,8 @@ def state_config(state: State) -> ModuleConfig:
 
 def checkpoint_patterns(state: State) -> dict[str, list[Priced]]:
     """Return the patterns of a trained checkpoint, by module, with their learned kappa."""
-    cfg, found = state_config(state), kappas(state["model"])
-    return {module: module_patterns(module, cfg, found[module]) for module in MODULES}
+    cfg, learned = state_config(state), kappas(state["model"])
+    return {module: module_patterns(module, cfg, learned[module]) for module in MODULES}
 
 
 def mean_kappa(patterns: Sequence[Priced]) -> float | None:
@@ -192,12 +192,12 @@ def kappas(weights: dict[str, Any]) -> dict[str, list[float]]:
         "decoder": ("decoder.", "self_attn"),
         "cross": ("decoder.", "encoder_attn"),
     }
-    found = {}
+    by_module = {}
     for module, (side, attention) in stems.items():
         names = [k for k in weights if k.startswith(side) and k.endswith(f"{attention}.selector.kappa")]
         names.sort(key=lambda k: int(k.split(".")[2]))
-        found[module] = [int(weights[k]) / KAPPA_ONE for k in names]
-    return found
+        by_module[module] = [int(weights[k]) / KAPPA_ONE for k in names]
+    return by_module
 
 
 def table(costs: Sequence[Cost]) -> str:

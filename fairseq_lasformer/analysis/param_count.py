@@ -24,7 +24,7 @@ def parts(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:
     Args:
         named: names and parameters, shared ones once.
     """
-    found = {"word tables": 0, "embedding units": 0, "encoder": 0, "decoder": 0, "output projection": 0}
+    counts = {"word tables": 0, "embedding units": 0, "encoder": 0, "decoder": 0, "output projection": 0}
     for name, p in named:
         side, _, rest = name.partition(".")
         part = side
@@ -32,8 +32,8 @@ def parts(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:
             part = "embedding units" if ".unit." in rest else "word tables"
         elif rest.startswith("output_projection"):
             part = "output projection"
-        found[part] += p.numel()
-    return found | {"total": sum(found.values())}
+        counts[part] += p.numel()
+    return counts | {"total": sum(counts.values())}
 
 
 def table(counts: dict[str, int]) -> str:

@@ -88,27 +88,27 @@ def translated(
         their names (``run``, ``document``).
     """
     samples: list[Sample] = []
-    found: dict[str, list[list[str]]] = {}
+    translations: dict[str, list[list[str]]] = {}
     views: list[Json] = []
     reasons: dict[str, list[list[list[str]]]] = {}
     for run in runs:
         try:
             hub = load_model(run.checkpoint, data, device)
         except InputError as e:
-            if run is runs[-1] and not found:
+            if run is runs[-1] and not translations:
                 raise  # there is nothing to show
             print(f"{run.name}: left out: {e}", file=sys.stderr)
             continue
         samples = samples or read_samples(document, reference or _reference(document, hub), show)
         texts = ["\n".join(sample.source) for sample in samples]
         lines = hub.translate_documents(texts, lines=True)
-        found[run.name] = [[line.translation for line in each] for each in lines]
-        reasons[run.name] = [reasons_of(hub, s.source, its) for s, its in zip(samples, found[run.name])]
-        for sample, translation in zip(samples, found[run.name]):
+        translations[run.name] = [[line.translation for line in each] for each in lines]
+        reasons[run.name] = [reasons_of(hub, s.source, its) for s, its in zip(samples, translations[run.name])]
+        for sample, translation in zip(samples, translations[run.name]):
             view = attention_view(hub, sample.source, translation)
             if view is not None:
                 views.append({"run": run.name, "document": sample.number, **view})
-    return page_samples(samples, found, reasons), views
+    return page_samples(samples, translations, reasons), views
 
 
 def _reference(document: Path, hub: DocumentHubInterface) -> Path | None:

@@ -33,7 +33,7 @@ def started(command: Sequence[str], machine: Json) -> str:
 
 def read_start(path: Path) -> Json:
     """Return what the log of a training says about its last start; empty if it says nothing."""
-    found: Json = {}
+    start: Json = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith(_STARTED):
             try:
@@ -41,8 +41,8 @@ def read_start(path: Path) -> Json:
             except ValueError:
                 continue
             if isinstance(values, dict) and isinstance(values.get("machine"), dict):
-                found = values
-    return found
+                start = values
+    return start
 
 
 def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
@@ -50,7 +50,7 @@ def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
 
     If several lines refer to the same update (in a run that was killed and resumed), the last one counts.
     """
-    found: dict[str, dict[float, dict[str, float]]] = {}
+    by_kind: dict[str, dict[float, dict[str, float]]] = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         if not (match := _LOG_LINE.search(line)):
             continue
@@ -67,8 +67,8 @@ def read_log(path: Path) -> dict[str, list[dict[str, float]]]:
             except (TypeError, ValueError):
                 continue
         if "num_updates" in numbers:
-            found.setdefault(kind, {})[numbers["num_updates"]] = numbers
-    return {kind: [lines[n] for n in sorted(lines)] for kind, lines in found.items()}
+            by_kind.setdefault(kind, {})[numbers["num_updates"]] = numbers
+    return {kind: [lines[n] for n in sorted(lines)] for kind, lines in by_kind.items()}
 
 
 def _by_group(values: Json, prefix: str) -> Iterator[tuple[str, str]]:
@@ -91,10 +91,10 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     for path in paths:
         if not path.is_dir():
             raise InputError(f"{path}: no such folder; give folders of checkpoints, or one of examples/demo.py")
-        found = [run for folder in (path, *sorted(path.iterdir())) if (run := _run(folder)) is not None]
-        if not found:
+        trainings = [run for folder in (path, *sorted(path.iterdir())) if (run := _run(folder)) is not None]
+        if not trainings:
             raise InputError(f"{path}: contains no checkpoint; nothing to report")
-        runs += found
+        runs += trainings
     names = [run.name for run in runs]
     # folders with the same name are distinguished by their paths
     return [run if names.count(run.name) == 1 else run._replace(name=str(run.checkpoint.parent)) for run in runs]

@@ -42,12 +42,12 @@ def read_samples(document: Path, reference: Path | None, show: int) -> list[Samp
     references = read_documents(reference) if reference else [[] for _ in sources]
     if len(sources) != len(references):
         raise InputError(f"{reference}: {len(references)} documents; {document} has {len(sources)}")
-    found = []
+    samples = []
     for number, (lines, translated) in enumerate(zip(sources[:show], references), 1):
         if reference and len(lines) != len(translated):
             raise InputError(f"{reference}: document {number} has {len(translated)} lines, {len(lines)} in {document}")
-        found.append(Sample(number, lines[:LINES], translated[:LINES], max(0, len(lines) - LINES)))
-    return found
+        samples.append(Sample(number, lines[:LINES], translated[:LINES], max(0, len(lines) - LINES)))
+    return samples
 
 
 def differences(text: str, other: str) -> list[list[Any]]:
@@ -57,25 +57,25 @@ def differences(text: str, other: str) -> list[list[Any]]:
     for kind, _, _, start, end in difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_opcodes():
         if end > start:
             pieces.append([kind != "equal", spans[start][0], spans[end - 1][1]])
-    found: list[list[Any]] = []
+    parts: list[list[Any]] = []
     position = 0
     for differs, start, end in [*pieces, [False, len(text), len(text)]]:
         for piece, marked in ((text[position:start], False), (text[start:end], differs)):
-            if piece and found and found[-1][1] == marked:
-                found[-1][0] += piece
+            if piece and parts and parts[-1][1] == marked:
+                parts[-1][0] += piece
             elif piece:
-                found.append([piece, marked])
+                parts.append([piece, marked])
         position = end
-    return found
+    return parts
 
 
 def reasons_of(hub: DocumentHubInterface, source: Sequence[str], target: Sequence[str]) -> list[list[str]]:
     """Return, for each line, which earlier lines decided its words, in sentences; nothing if that cannot be said."""
     try:
-        found = explain(hub, [(i, *pair) for i, pair in enumerate(zip(source, target, strict=True), 1)])
+        words = explain(hub, [(i, *pair) for i, pair in enumerate(zip(source, target, strict=True), 1)])
     except (InputError, ValueError):  # a model of single sentences, or other lines
         return []
-    return [[found.sentence(word) for word in found.words if word.line == i] for i, _ in enumerate(source, 1)]
+    return [[words.sentence(word) for word in words.words if word.line == i] for i, _ in enumerate(source, 1)]
 
 
 def page_samples(
@@ -94,7 +94,7 @@ def page_samples(
         (see :func:`differences`), compared with the reference, or with the first run if there is none, and ``because``,
         the reasons of each line, or none. A run whose lines do not match those of the source has a single one.
     """
-    made = []
+    shown = []
     for i, sample in enumerate(samples):
         base = sample.reference or next(iter(translations.values()))[i]
         runs = []
@@ -108,5 +108,5 @@ def page_samples(
             pieces = [differences(line, other) if compared else [[line, False]] for line, other in zip(lines, others)]
             its = reasons[name][i] if name in reasons else []
             runs.append({"name": name, "lines": pieces, "because": its})
-        made.append({**sample._asdict(), "runs": runs})
-    return made
+        shown.append({**sample._asdict(), "runs": runs})
+    return shown

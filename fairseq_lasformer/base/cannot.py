@@ -59,18 +59,18 @@ CANNOT: Mapping[str, Mapping[str, str]] = {
 names them."""
 
 
-def refuse(option: str, found: Mapping[str, object]) -> None:
+def refuse(option: str, settings: Mapping[str, object]) -> None:
     """Refuse an option beside what it excludes.
 
     Args:
         option: a key of :data:`CANNOT`, which is in use.
-        found: by name of what it excludes, whether it is there; what is not looked at is left out.
+        settings: by name of what it excludes, whether it is there; what is not looked at is left out.
 
     Raises:
         InputError: names all that is there, each with what :data:`CANNOT` says of it.
     """
     excluded = CANNOT[option]
-    if named := [f"{what} ({excluded[what]})" for what, there in found.items() if there]:
+    if named := [f"{what} ({excluded[what]})" for what, there in settings.items() if there]:
         raise InputError(f"{option}: not with {', '.join(named)}")
 
 

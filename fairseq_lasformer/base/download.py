@@ -32,14 +32,14 @@ def fetch(source: RemoteFile, folder: Path, trust: bool = False) -> Path:
     Args:
         trust: accept a file whose checksum is unknown.
     """
-    path, kept = folder / source.name, folder / f"{source.name}.sha256"
+    path, digest = folder / source.name, folder / f"{source.name}.sha256"
     if path.is_dir():
         raise InputError(f"{path}: is a folder; expected the file {source.name}")
-    expected = source.checksum or _kept_hash(kept)
+    expected = source.checksum or _kept_hash(digest)
     if path.exists():
         if not expected and not trust:
             return path  # placed there by hand
-        return _checked(path, path, expected, kept)
+        return _checked(path, path, expected, digest)
     if not expected and not trust:
         raise InputError(
             f"{path}: not found, and no checksum is published for {source.url}; put the file there, or add "
@@ -49,7 +49,7 @@ def fetch(source: RemoteFile, folder: Path, trust: bool = False) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{source.name}.part"
     _download(source, part, bool(expected))
-    return _checked(part, path, expected, kept)
+    return _checked(part, path, expected, digest)
 
 
 def _kept_hash(file: Path) -> str:
@@ -62,18 +62,18 @@ def _kept_hash(file: Path) -> str:
     return words[0]
 
 
-def _checked(have: Path, path: Path, expected: str, kept: Path) -> Path:
+def _checked(have: Path, path: Path, expected: str, digest: Path) -> Path:
     kind = "md5" if len(expected) == 32 else "sha256"
-    found = file_hash(have, kind)
-    if expected and found != expected:
+    actual = file_hash(have, kind)
+    if expected and actual != expected:
         if have != path:
             have.unlink()
             _validator(have).unlink(missing_ok=True)
-        raise InputError(f"{have}: its {kind} is {found}, expected {expected}; remove it and try again")
+        raise InputError(f"{have}: its {kind} is {actual}, expected {expected}; remove it and try again")
     if not expected:
         _check_kind(have, path.name)
-        atomic_write(kept, f"{found}  {path.name}\n")
-        print(f"{path}: SHA-256 {found}, kept for later runs")
+        atomic_write(digest, f"{actual}  {path.name}\n")
+        print(f"{path}: SHA-256 {actual}, kept for later runs")
     if have != path:
         os.replace(have, path)
         _validator(have).unlink(missing_ok=True)

@@ -74,11 +74,11 @@ def describe(about: Json) -> str:
     """Describe the machine in a phrase."""
     kind = f" ({about['instructions']})" if about.get("instructions") else ""
     cpu = f"{about.get('cpu', 'unknown processor')}{kind}"
-    found = [str(about.get("gpu") or ""), f"{cpu}, {about.get('cores', '?')} cores"]
+    parts = [str(about.get("gpu") or ""), f"{cpu}, {about.get('cores', '?')} cores"]
     if about.get("memory"):
-        found.append(f"{about['memory']:.0f} GiB")
-    found += [f"{name} {about[key]}" for name, key in (("Python", "python"), ("torch", "torch")) if about.get(key)]
-    return ", ".join(filter(None, found))
+        parts.append(f"{about['memory']:.0f} GiB")
+    parts += [f"{name} {about[key]}" for name, key in (("Python", "python"), ("torch", "torch")) if about.get(key)]
+    return ", ".join(filter(None, parts))
 
 
 SPINS = 5000

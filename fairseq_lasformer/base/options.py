@@ -141,21 +141,21 @@ class Option(NamedTuple):
 
 def options_of(cls: type) -> list[Option]:
     """Return the options that a dataclass declares: its own first, then those of its bases."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     hints = get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for base in cls.__mro__:
         for name in inspect.get_annotations(base):
             field = fields.get(name)
-            if field is None or name in found or "option" not in field.metadata:
+            if field is None or name in options or "option" not in field.metadata:
                 continue
             kind, many = hints[name], False
             if isinstance(kind, types.UnionType):
                 (kind,) = (one for one in get_args(kind) if one is not types.NoneType)
             if get_origin(kind) is tuple:
                 kind, many = get_args(kind)[0], True
-            found[name] = Option(name, kind, many, field.default, field.metadata["option"])
-    return list(found.values())
+            options[name] = Option(name, kind, many, field.default, field.metadata["option"])
+    return list(options.values())
 
 
 def part(cls: type[T], options: Any) -> T:
@@ -179,12 +179,12 @@ def text_settings(options: Any) -> dict[str, object]:
     Raises:
         InputError: a file cannot be read.
     """
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for one in options_of(type(options)):
         value = getattr(options, one.name)
         if one.spec.changes == TEXT and not one.spec.apart:
-            found[one.name] = digest(value) if isinstance(value, Path) else value
-    return found
+            values[one.name] = digest(value) if isinstance(value, Path) else value
+    return values
 
 
 def read_section(cls: type, section: object, where: str, names: Sequence[str]) -> dict[str, Any]:

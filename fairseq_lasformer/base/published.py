@@ -72,8 +72,8 @@ def model_path(model: str | Path) -> Path:
 def speed(model: Path) -> float:
     """Return the source tokens a second that a model's card says were measured on a CPU; 0 if it says nothing."""
     try:
-        found = json.loads((model / CARD).read_bytes())["measured"]["tokens_per_second"]
-        return float(found) if 0 < found < math.inf else 0.0
+        tokens = json.loads((model / CARD).read_bytes())["measured"]["tokens_per_second"]
+        return float(tokens) if 0 < tokens < math.inf else 0.0
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return 0.0
 
@@ -119,9 +119,9 @@ def _held(url: str, wanted: str) -> Path:
         part.mkdir(exist_ok=True)
         for file, size, digest in files:
             fetch(RemoteFile(file, _joined(address, quote(file)), digest, size, tls=True), part)
-        for found in part.iterdir():
-            if found.name not in {file for file, *_ in files}:
-                found.unlink()
+        for path in part.iterdir():
+            if path.name not in {file for file, *_ in files}:
+                path.unlink()
         (part / CARD).write_bytes(card)
         remove_folder(folder)
         os.replace(part, folder)
@@ -141,22 +141,22 @@ def _joined(address: str, part: str) -> str:
 
 def _files(card: dict[str, Any], address: str) -> list[tuple[str, int, str]]:
     """Return name, size and SHA-256 of each file of a card."""
-    entries, found = card.get("files"), dict[str, tuple[int, str]]()
+    entries, files = card.get("files"), dict[str, tuple[int, str]]()
     for entry in entries if isinstance(entries, list) else []:
         name, size, digest = (entry.get(key) if isinstance(entry, dict) else None for key in ("name", "size", "sha256"))
-        named = isinstance(name, str) and FILE_NAME.fullmatch(name) and name not in (CARD, *found)
+        named = isinstance(name, str) and FILE_NAME.fullmatch(name) and name not in (CARD, *files)
         sized = type(size) is int and 0 <= size <= LARGEST
         if not (named and sized and isinstance(digest, str) and _HASH.fullmatch(digest)):
             raise InputError(
                 f"{address}{CARD}: {ascii(entry)[:80]}: expected a file's name, size and sha256, each file once, "
                 f"and at most {LARGEST >> 30} GiB"
             )
-        found[str(name)] = int(size or 0), digest
-    if not found:
+        files[str(name)] = int(size or 0), digest
+    if not files:
         raise InputError(f"{address}{CARD}: names no files; not written by lasformer pack")
-    if sum(size for size, _ in found.values()) > LARGEST:
+    if sum(size for size, _ in files.values()) > LARGEST:
         raise InputError(f"{address}: a model has at most {LARGEST >> 30} GiB")
-    return [(name, *rest) for name, rest in found.items()]
+    return [(name, *rest) for name, rest in files.items()]
 
 
 def _read(address: str) -> bytes:
@@ -177,9 +177,9 @@ def _read(address: str) -> bytes:
 
 def _object(content: bytes, address: str) -> dict[str, Any]:
     try:
-        found = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError) as e:
         raise InputError(f"{address}: no JSON: {e}") from e
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise InputError(f"{address}: expected an object")
-    return found
+    return value

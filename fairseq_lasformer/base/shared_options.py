@@ -145,9 +145,9 @@ class Decoding:
     def decoding(self) -> dict[str, Any]:
         """Return those whose value differs from the default, by name."""
         asked = {"decode_dtype": self.decode_dtype, "cache_dtype": self.cache_dtype}
-        found: dict[str, Any] = {name: value for name, value in asked.items() if value != "float32"}
-        found |= {"reproducible": True} if self.reproducible else {}
-        return found if self.shortlist is None else {**found, "shortlist": str(self.shortlist.resolve())}
+        options: dict[str, Any] = {name: value for name, value in asked.items() if value != "float32"}
+        options |= {"reproducible": True} if self.reproducible else {}
+        return options if self.shortlist is None else {**options, "shortlist": str(self.shortlist.resolve())}
 
 
 @dataclass(frozen=True, kw_only=True)

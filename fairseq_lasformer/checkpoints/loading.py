@@ -65,12 +65,12 @@ def chosen(place: Path) -> Path:
         return place
     if not place.is_dir():
         raise InputError(f"{place}: no such file or folder; expected a checkpoint, or the folder of one")
-    found = next((place / name for name in CHECKPOINTS if (place / name).is_file()), None)
-    if found is None:
+    checkpoint = next((place / name for name in CHECKPOINTS if (place / name).is_file()), None)
+    if checkpoint is None:
         inside = sorted(d.name for d in place.iterdir() if d.is_dir() and any((d / n).is_file() for n in CHECKPOINTS))
         hint = f"; it contains {' and '.join(f'{name}/' for name in inside)}, which are models" if inside else ""
         raise InputError(f"{place}: contains none of {', '.join(CHECKPOINTS)}{hint or '; name the checkpoint'}")
-    return found
+    return checkpoint
 
 
 def identity(checkpoint: Path) -> tuple[str, int, int]:
@@ -195,10 +195,10 @@ def moving_average(path: str | Path) -> State:
     if not isinstance(weights, Mapping) or weights.keys() != state["model"].keys():
         raise InputError(f"{path}: its moving average does not fit its weights")
     for name, weight in state["model"].items():
-        found = weights[name]
-        if type(found) not in (torch.Tensor, torch.nn.Parameter) or found.shape != weight.shape:
+        average = weights[name]
+        if type(average) not in (torch.Tensor, torch.nn.Parameter) or average.shape != weight.shape:
             raise InputError(f"{path}: its moving average does not fit its weights ({name})")
-        if weight.is_floating_point() and not bool(torch.isfinite(found).all()):
+        if weight.is_floating_point() and not bool(torch.isfinite(average).all()):
             raise InputError(f"{path}: the moving average of {name} is not finite; the training has diverged")
     state["model"] = {name: weights[name].to(weight.dtype) for name, weight in state["model"].items()}
     return state

@@ -95,8 +95,8 @@ def check_settings(state: State, path: str | Path) -> None:
 def settings_of(state: State, part: str) -> list[dict[str, Any]]:
     """Return the settings of a checkpoint's model, task or generation, from ``cfg`` and from ``args``."""
     parts = [(state.get("cfg") or {}).get(part), state.get("args")]
-    found = [vars(part) if isinstance(part, Namespace) else part for part in parts]
-    return [settings for settings in found if isinstance(settings, dict)]
+    values = [vars(part) if isinstance(part, Namespace) else part for part in parts]
+    return [settings for settings in values if isinstance(settings, dict)]
 
 
 def drop_other_files(state: State) -> None:
@@ -195,8 +195,8 @@ def _named(state: State) -> Iterator[tuple[str, Any]]:
             if settings is None:
                 continue
             # without a name, fairseq takes the only key of the settings for one
-            found = [settings[name] for name in names if settings.get(name)] if type(settings) is dict else []
-            for name in found or [next(iter(settings), "") if type(settings) is dict else settings]:
+            tables = [settings[name] for name in names if settings.get(name)] if type(settings) is dict else []
+            for name in tables or [next(iter(settings), "") if type(settings) is dict else settings]:
                 yield kind, name
     if type(args) is Namespace:
         yield "architecture", getattr(args, "arch", "")

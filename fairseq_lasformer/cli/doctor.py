@@ -24,10 +24,10 @@ class Doctor:
 
 
 def run_doctor(args: Doctor) -> None:
-    found = list(_found())
-    for good, name, said in found:
+    faults = list(_found())
+    for good, name, said in faults:
         print(f"{'ok ' if good else ' ! '} {name:<12} {said}")
-    if not all(good for good, name, _ in found if name in ("Python", "packages")):
+    if not all(good for good, name, _ in faults if name in ("Python", "packages")):
         sys.exit(1)
 
 

@@ -105,16 +105,16 @@ def run_context(args: Context) -> None:
     if args.split is not None:
         documents = fragments(documents)
     if args.split:
-        made = sides(Path(args.split), *languages)
-        outputs = [(path, "a side of --split") for path in made]
+        cut = sides(Path(args.split), *languages)
+        outputs = [(path, "a side of --split") for path in cut]
         if args.json:
             outputs.append((args.json, "--json"))
         check_targets(outputs, sides(args.prefix, *languages))
-        if existing := [path for path in made if path.exists() and not args.overwrite]:
+        if existing := [path for path in cut if path.exists() and not args.overwrite]:
             raise InputError(f"{existing[0]}: exists; choose another name for --split, or add --overwrite")
-        for path, side in zip(made, zip(*documents)):
+        for path, side in zip(cut, zip(*documents)):
             atomic_write(path, join_documents(side))
-        print(f"{made[0]}, {made[1]}: {sum(len(pair.source) for pair in documents):,} lines")
+        print(f"{cut[0]}, {cut[1]}: {sum(len(pair.source) for pair in documents):,} lines")
     use = context_use.ContextUse(hub, documents)
     chosen = context_use.places(use.documents, args.lines or None)
     results: list[Scores] = []

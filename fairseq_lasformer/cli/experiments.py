@@ -84,8 +84,8 @@ class Train(TrainOptions):
 def run_train(args: Train) -> None:
     from fairseq_lasformer.experiments.train import chosen_options, train_own
 
-    own = {one.name for one in options_of(TrainOptions)}
-    named = {name: getattr(args, name) for name in (*args.given, "options") if name in own}
+    names = {one.name for one in options_of(TrainOptions)}
+    named = {name: getattr(args, name) for name in (*args.given, "options") if name in names}
     options, note = chosen_options(args.data, args.out, named, args.small_corpus)
     if note:
         print(note, file=sys.stderr)

@@ -209,7 +209,7 @@ def _options(name: str, cls: type, words: list[str]) -> Any:
     declare(parser, cls)
     # argparse cannot separate the arguments after -- from both options and positionals
     end = words.index("--") if "--" in words else len(words)
-    found, unknown = parser.parse_known_intermixed_args(_with_numbers(words[:end]))
+    namespace, unknown = parser.parse_known_intermixed_args(_with_numbers(words[:end]))
     takes_more = any(one.spec.rest for one in options_of(cls))
     if unknown:
         hint = " (further options of fairseq go after --)" if takes_more else ""
@@ -220,7 +220,7 @@ def _options(name: str, cls: type, words: list[str]) -> Any:
         parser.error(f"{name}: unrecognised: {' '.join(unknown)}{hint}; see lasformer {name} --help")
     if words[end + 1 :] and not takes_more:
         parser.error(f"{name} takes nothing after --")
-    return make(cls, vars(found), words[end + 1 :])
+    return make(cls, vars(namespace), words[end + 1 :])
 
 
 @clean()

@@ -52,7 +52,7 @@ def _is_ours(path: Path, kind: str, keys: set[str]) -> bool:
             return head(path).startswith(HEADER)
         if kind == PAGE:
             return is_page(path)
-        found = json.loads(path.read_text(encoding="utf-8")) if keys else None
-        return isinstance(found, dict) and bool(found) and set(found) <= keys
+        record = json.loads(path.read_text(encoding="utf-8")) if keys else None
+        return isinstance(record, dict) and bool(record) and set(record) <= keys
     except (OSError, ValueError, RecursionError):
         return False

@@ -33,25 +33,25 @@ def declare(parser: argparse.ArgumentParser, cls: type) -> None:
 def _arguments(one: Option) -> dict[str, Any]:
     """Return the arguments of ``add_argument``."""
     spec = one.spec
-    found: dict[str, Any] = {"help": one.help.replace("%", "%%")}
+    keywords: dict[str, Any] = {"help": one.help.replace("%", "%%")}
     if not spec.positional:
         needed = one.default is dataclasses.MISSING and not one.many
-        found |= {"dest": one.name, "required": needed, "default": argparse.SUPPRESS}
+        keywords |= {"dest": one.name, "required": needed, "default": argparse.SUPPRESS}
     if one.base is bool:
         by_both = one.default is not False
-        return found | {"action": argparse.BooleanOptionalAction if by_both else "store_true"}
-    found |= {"type": spec.read or one.base, "metavar": spec.metavar, "choices": one.choices}
+        return keywords | {"action": argparse.BooleanOptionalAction if by_both else "store_true"}
+    keywords |= {"type": spec.read or one.base, "metavar": spec.metavar, "choices": one.choices}
     if spec.append:
-        return found | {"action": "append"}
+        return keywords | {"action": "append"}
     if spec.number:
-        return found | {"nargs": spec.number}
+        return keywords | {"nargs": spec.number}
     if spec.bare is not None:
-        return found | {"nargs": "?", "const": spec.bare}
+        return keywords | {"nargs": "?", "const": spec.bare}
     if one.many:
-        return found | {"nargs": "*" if spec.positional and one.default is not dataclasses.MISSING else "+"}
+        return keywords | {"nargs": "*" if spec.positional and one.default is not dataclasses.MISSING else "+"}
     if spec.positional and one.default is not dataclasses.MISSING:
-        return found | {"nargs": "?"}
-    return found
+        return keywords | {"nargs": "?"}
+    return keywords
 
 
 def make(cls: type, values: dict[str, Any], rest: Sequence[str] = ()) -> Any:
@@ -61,16 +61,16 @@ def make(cls: type, values: dict[str, Any], rest: Sequence[str] = ()) -> Any:
         values: those that were given; None and empty lists were not.
         rest: the words after ``--``.
     """
-    own = options_of(cls)
-    found = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None and v != []}
-    named = tuple(one.name for one in own if one.name in found)
-    for one in own:
+    declared = options_of(cls)
+    given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if v is not None and v != []}
+    named = tuple(one.name for one in declared if one.name in given)
+    for one in declared:
         if one.spec.rest or one.spec.given:
-            found[one.name] = tuple(rest) if one.spec.rest else named
+            given[one.name] = tuple(rest) if one.spec.rest else named
         elif one.many and one.default is dataclasses.MISSING:
-            found.setdefault(one.name, ())
-    if rest and not any(one.spec.rest for one in own):
+            given.setdefault(one.name, ())
+    if rest and not any(one.spec.rest for one in declared):
         raise InputError("this command takes nothing after --")
-    options = cls(**found)
+    options = cls(**given)
     check(options)
     return options

@@ -72,9 +72,9 @@ def _ctxpro(args: Score, of: Path) -> Scores:
         raise InputError("--ctxpro: expected only the translations: lasformer score --ctxpro SET.json OUTPUT")
     items, language = ctxpro.read_set(of)
     outputs = read_hypotheses(args.reference, args.allow_empty, len(items))
-    found = ctxpro.evaluate(outputs, items, args.target_lang or language)
-    print(ctxpro.text(found))
-    return {"ctxpro": found}
+    scores = ctxpro.evaluate(outputs, items, args.target_lang or language)
+    print(ctxpro.text(scores))
+    return {"ctxpro": scores}
 
 
 def _documents(args: Score) -> Scores:
@@ -89,16 +89,16 @@ def _documents(args: Score) -> Scores:
         raise InputError("--bootstrap compares systems: name at least two hypothesis files, the baseline first")
     further = further_scores(args, len(args.hypotheses), args.source is not None)
     references = read_documents(args.reference)
-    found: dict[str, list[Document]] = {}
+    documents: dict[str, list[Document]] = {}
     for name, path in _named(args.hypotheses).items():
-        found[name] = read_hypotheses(path, args.allow_empty, len(references))
-        if args.realign and len(found[name]) == len(references):
-            found[name] = realign(found[name], references, args.tokenize)
-    results = {name: score(hypotheses, references, args.tokenize) for name, hypotheses in found.items()}
+        documents[name] = read_hypotheses(path, args.allow_empty, len(references))
+        if args.realign and len(documents[name]) == len(references):
+            documents[name] = realign(documents[name], references, args.tokenize)
+    results = {name: score(hypotheses, references, args.tokenize) for name, hypotheses in documents.items()}
     sources = read_documents(args.source) if args.source else []
     if args.source and len(sources) != len(references):
         raise InputError(f"{args.source}: {len(sources)} documents for {len(references)} reference documents")
-    systems = Systems(found, references, sources, args.tokenize, args.bootstrap or 0, args.target_lang)
+    systems = Systems(documents, references, sources, args.tokenize, args.bootstrap or 0, args.target_lang)
     for one in further:
         for name, scores in one.evaluate(systems).items():
             results[name] |= scores
@@ -109,7 +109,7 @@ def _documents(args: Score) -> Scores:
                 print(text)
     report: Scores = {"systems": results}
     if args.bootstrap:
-        report["bootstrap"] = compare(found, references, args.tokenize, args.bootstrap)
+        report["bootstrap"] = compare(documents, references, args.tokenize, args.bootstrap)
         print(comparison_table(report["bootstrap"]))
     return report
 
@@ -139,12 +139,12 @@ def run_terms(args: Terms) -> None:
     from fairseq_lasformer.text.documents import read_corpus, sides
 
     check_writable(args.out)
-    found = find(
+    scores = find(
         read_corpus(*sides(args.prefix, args.source_lang, args.target_lang)).documents, args.least, args.random
     )
-    if not found:
+    if not scores:
         raise InputError(
             f"{args.prefix}: no term occurs in {args.least} lines with a reliable translation; try a lower --least"
         )
-    atomic_write(args.out, "".join(f"{source}\t{target}\n" for source, target in found))
-    print(f"{args.out}: {len(found)} terms")
+    atomic_write(args.out, "".join(f"{source}\t{target}\n" for source, target in scores))
+    print(f"{args.out}: {len(scores)} terms")

@@ -84,12 +84,12 @@ def lexicon(lines: Sequence[LinePair], n_words: tuple[int, int], best: int) -> L
             share /= np.repeat(np.add.reduceat(share, part.firsts), part.sizes)
             counts += np.bincount(part.pairs, share, keys.size)
         p = (counts / np.bincount(of, counts, n_words[0] + 1)[of]).astype(np.float32)
-    kept = np.flatnonzero((p >= MINIMUM) & (of < n_words[0]))
-    kept = kept[np.lexsort((-p[kept], of[kept]))]
-    rank = np.arange(kept.size) - np.searchsorted(of[kept], of[kept])
-    kept = kept[rank < best]
-    starts = np.searchsorted(of[kept], np.arange(n_words[0] + 1))
-    return Lexicon(starts.astype(np.int64), (keys[kept] % n_words[1]).astype(np.int32), len(chosen), len(lines))
+    likely = np.flatnonzero((p >= MINIMUM) & (of < n_words[0]))
+    likely = likely[np.lexsort((-p[likely], of[likely]))]
+    rank = np.arange(likely.size) - np.searchsorted(of[likely], of[likely])
+    likely = likely[rank < best]
+    starts = np.searchsorted(of[likely], np.arange(n_words[0] + 1))
+    return Lexicon(starts.astype(np.int64), (keys[likely] % n_words[1]).astype(np.int32), len(chosen), len(lines))
 
 
 def _parts(lines: Iterable[LinePair], n_words: tuple[int, int]) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
@@ -118,14 +118,14 @@ def _joined(keys: list[Numbers], sizes: list[Numbers]) -> tuple[Numbers, Numbers
 
 def _index(parts: Iterable[tuple[Numbers, Numbers, Numbers]]) -> tuple[Numbers, list[_Part]]:
     """Return all pairs of words that occur, in order, and each part with indices into them."""
-    own: list[Numbers] = []
-    found: list[_Part] = []
+    rows: list[Numbers] = []
+    arrays: list[_Part] = []
     for keys, firsts, sizes in parts:
         unique, places = np.unique(keys, return_inverse=True)
-        own.append(unique)
-        found.append(_Part(places.astype(np.int32), firsts, sizes))
-    every = np.unique(np.concatenate(own)) if own else np.empty(0, np.int64)
+        rows.append(unique)
+        arrays.append(_Part(places.astype(np.int32), firsts, sizes))
+    every = np.unique(np.concatenate(rows)) if rows else np.empty(0, np.int64)
     return every, [
         part._replace(pairs=np.searchsorted(every, unique).astype(np.int32)[part.pairs])
-        for unique, part in zip(own, found)
+        for unique, part in zip(rows, arrays)
     ]

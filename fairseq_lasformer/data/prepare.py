@@ -106,14 +106,14 @@ def prepare(config: PrepareConfig, overwrite: bool = False, model: Path | None =
             _resume_or_clear(config.out, inputs, overwrite)
         if not (config.out / "settings.json").exists():
             _run(config, settings, inputs)
-    found = [SplitInfo.load(config.out, name) for name, _ in config.splits()]
+    splits = [SplitInfo.load(config.out, name) for name, _ in config.splits()]
     models = [subword_model(config.out, settings.bpe, language) for language in settings.models_for]
     merges = None
     if config.reuse is None and settings.bpe == "subword-nmt":
         learned = sum(model.read_text(encoding="utf-8").count("\n") - 1 for model in models)
         merges = (config.size or SIZE) * len(models), learned
     words = tuple(len(_dictionary(config.out, language or config.source_lang)) for language in settings.models_for)
-    return Prepared(settings, [i for i in found if i is not None], merges, words)
+    return Prepared(settings, [i for i in splits if i is not None], merges, words)
 
 
 def _run(config: PrepareConfig, settings: DataConfig, inputs: dict[str, str]) -> None:
@@ -315,12 +315,12 @@ def _examples(
 
 def _blanks(sets: list[Corpus]) -> tuple[int, ...]:
     """Count the blank lines before each document of one or more files read in sequence, and after the last."""
-    found = [0]
+    blanks = [0]
     for corpus in sets:
         first, *rest = corpus.blanks
-        found[-1] += first
-        found += rest
-    return tuple([found[0], *(max(1, n) for n in found[1:-1]), found[-1]])
+        blanks[-1] += first
+        blanks += rest
+    return tuple([blanks[0], *(max(1, n) for n in blanks[1:-1]), blanks[-1]])
 
 
 def counted(n: int, what: str) -> str:

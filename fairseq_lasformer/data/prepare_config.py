@@ -130,25 +130,25 @@ class PrepareConfig(Engine):
                     )
             if self.size is not None:
                 raise InputError(f"--size {self.size}: no subwords are learned with --reuse; leave one of them out")
-        made = {name: inherited[name] if value is None else value for name, value in chosen.items()}
-        made |= dict(zip(("source_tag", "target_tag"), tags))
-        if self.mono and not made["joined_dictionary"]:
+        filled = {name: inherited[name] if value is None else value for name, value in chosen.items()}
+        filled |= dict(zip(("source_tag", "target_tag"), tags))
+        if self.mono and not filled["joined_dictionary"]:
             raise InputError("--mono: both sides have the same language; this needs a dictionary for both languages")
-        return DataConfig(self.source_lang, self.target_lang, fingerprint="", **made)  # type: ignore[arg-type]
+        return DataConfig(self.source_lang, self.target_lang, fingerprint="", **filled)  # type: ignore[arg-type]
 
     def inputs(self, settings: DataConfig) -> dict[str, str]:
         """Return every option that affects the result, by its name, and the hash of each input, by its path."""
-        own = [one.name for one in options_of(PrepareConfig) if one.spec.changes == TEXT and not one.spec.apart]
-        found = {name: str(getattr(self, name)) for name in own}
-        found |= {k: str(v) for k, v in vars(settings).items() if k != "fingerprint"}
-        found["size"] = str(SIZE if self.size is None else self.size)
+        names = [one.name for one in options_of(PrepareConfig) if one.spec.changes == TEXT and not one.spec.apart]
+        values = {name: str(getattr(self, name)) for name in names}
+        values |= {k: str(v) for k, v in vars(settings).items() if k != "fingerprint"}
+        values["size"] = str(SIZE if self.size is None else self.size)
         for name in _LATER:  # defaults are left out, so data prepared by an earlier version is recognised
             if getattr(settings, name) == DEFAULTS[name]:
-                del found[name]
+                del values[name]
         if not self.mono:
-            del found["mono"]
+            del values["mono"]
         if not self.train_sentences:
-            del found["train_sentences"]
+            del values["train_sentences"]
         files = [
             f"{prefix}.{self.languages[side]}"
             for name, prefixes in self.splits()
@@ -160,11 +160,11 @@ class PrepareConfig(Engine):
             files += [str(self.reuse / f"dict.{language or self.source_lang}.txt") for language in settings.models_for]
         for name in files:
             try:
-                found[_FILE + name] = hashlib.sha256(Path(name).read_bytes()).hexdigest()
+                values[_FILE + name] = hashlib.sha256(Path(name).read_bytes()).hexdigest()
             except OSError as e:
                 if not self._without_reference(name):
                     raise InputError(f"{name}: cannot be read ({e.strerror})") from e
-        return found
+        return values
 
     def _without_reference(self, file: str) -> bool:
         """Return whether a missing file is the reference of a test set, which is optional."""
@@ -185,14 +185,14 @@ def fingerprint(inputs: dict[str, str]) -> str:
 
 def differences(before: dict[str, str], now: dict[str, str]) -> str:
     """Say in a few words in what inputs differ; empty if they do not."""
-    found = []
+    different = []
     for name in {**before, **now}:
         old, new = before.get(name), now.get(name)
         if old == new:
             continue
         if name.startswith(_FILE):
             what = "is new" if old is None else "is gone" if new is None else "has changed"
-            found.append(f"{name.removeprefix(_FILE)} {what}")
+            different.append(f"{name.removeprefix(_FILE)} {what}")
         else:
-            found.append(f"{name} was {old or 'none'}, is {new or 'none'}")
-    return ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
+            different.append(f"{name} was {old or 'none'}, is {new or 'none'}")
+    return ", ".join(different[:4]) + (", ..." if len(different) > 4 else "")

@@ -50,15 +50,15 @@ class Shortlist(NamedTuple):
             source: int [N, K], their tokens, padded.
             more: for each document, further words of its list.
         """
-        found = np.zeros((len(source), self.n_words), dtype=bool)
-        found[:, :SPECIAL] = found[:, self.frequent] = True
-        for row, tokens, others in zip(found, source, more):
+        words = np.zeros((len(source), self.n_words), dtype=bool)
+        words[:, :SPECIAL] = words[:, self.frequent] = True
+        for row, tokens, others in zip(words, source, more):
             there = np.unique(tokens[tokens >= SPECIAL])
             row[self.same[there]] = True
             for word in there:
                 row[self.words[self.starts[word] : self.starts[word + 1]]] = True
             row[list(others)] = True
-        return found
+        return words
 
 
 def hashes(dictionaries: Sequence[Any]) -> list[str]:
@@ -84,15 +84,15 @@ def build(data: Path, out: Path, best: int = BEST, frequent: int = FREQUENT) -> 
     counts = np.zeros(len(target), np.int64)
     for _, side in lines:
         np.add.at(counts, side, 1)
-    found = lexicon(lines, (len(source), len(target)), best)
+    learned = lexicon(lines, (len(source), len(target)), best)
     always = np.argsort(-counts, kind="stable")[:frequent]
     always = np.union1d(always[counts[always] > 0], [s for s in separators if s is not None]).astype(np.int32)
-    _save(out, found, always, hashes((source, target)))
-    known = int((np.diff(found.starts) > 0).sum())
-    read = "all" if found.read == found.lines else f"{found.read:,}"
+    _save(out, learned, always, hashes((source, target)))
+    known = int((np.diff(learned.starts) > 0).sum())
+    read = "all" if learned.read == learned.lines else f"{learned.read:,}"
     return (
-        f"{out}: {found.words.size:,} translations of {known:,} of {len(source):,} source words, and {always.size} "
-        f"frequent words, from {read} of {found.lines:,} lines"
+        f"{out}: {learned.words.size:,} translations of {known:,} of {len(source):,} source words, and {always.size} "
+        f"frequent words, from {read} of {learned.lines:,} lines"
     )
 
 
@@ -114,10 +114,10 @@ def _lines(data: Path, languages: tuple[str, str], separators: tuple[int | None,
     return single or joined
 
 
-def _save(path: Path, found: Lexicon, frequent: np.ndarray, dictionaries: Sequence[str]) -> None:
+def _save(path: Path, learned: Lexicon, frequent: np.ndarray, dictionaries: Sequence[str]) -> None:
     named = np.array(list(dictionaries))
     with replacing(path, "wb") as file:
-        np.savez(file, starts=found.starts, words=found.words, frequent=frequent, dictionaries=named)
+        np.savez(file, starts=learned.starts, words=learned.words, frequent=frequent, dictionaries=named)
 
 
 def load(path: str | Path, source: Any, target: Any) -> Shortlist:
@@ -131,9 +131,9 @@ def load(path: str | Path, source: Any, target: Any) -> Shortlist:
             if sum(member.file_size for member in archive.infolist()) > _LARGEST:
                 raise InputError(f"{path}: too large to be a shortlist")
         with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in ("starts", "words", "frequent", "dictionaries")}
-        starts, words, frequent = (found[name].astype(np.int64) for name in ("starts", "words", "frequent"))
-        named = [str(name) for name in found["dictionaries"]]
+            parts = {name: arrays[name] for name in ("starts", "words", "frequent", "dictionaries")}
+        starts, words, frequent = (parts[name].astype(np.int64) for name in ("starts", "words", "frequent"))
+        named = [str(name) for name in parts["dictionaries"]]
     except InputError:
         raise
     except FileNotFoundError:

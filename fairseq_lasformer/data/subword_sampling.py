@@ -55,13 +55,13 @@ class UnigramSampler:
         drawn: list[str] = []
         for word in self.word.findall("".join(pieces)):
             starts, chances = self.lattices.get(word) or self._lattice(word)
-            end, own = len(word), []
+            end, ways = len(word), []
             while end:
                 known = chances[end - 1]
                 start = starts[end - 1][bisect.bisect_right(known, generator.random()) if known else 0]
-                own.append(word[start:end])
+                ways.append(word[start:end])
                 end = start
-            drawn += own[::-1]
+            drawn += ways[::-1]
         return drawn
 
     def _lattice(self, word: str) -> Lattice:
@@ -103,14 +103,14 @@ class BpeDropout:
         state = random.getstate()
         random.seed(generator.getrandbits(64))  # subword-nmt draws from the global generator
         try:
-            made: list[str] = []
+            sampled: list[str] = []
             start = 0
             for end, piece in enumerate(pieces, 1):
                 if not piece.endswith("@@"):  # the end of a word
                     usual, start = pieces[start:end], end
                     drawn = self.bpe.segment("".join(p.removesuffix("@@") for p in usual), self.p).split()
-                    made += drawn if all(p in self.known for p in drawn) else usual
-            return made + pieces[start:]
+                    sampled += drawn if all(p in self.known for p in drawn) else usual
+            return sampled + pieces[start:]
         finally:
             random.setstate(state)
 

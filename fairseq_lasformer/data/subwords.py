@@ -101,12 +101,12 @@ class DataConfig:
             said = json.loads(path.read_text(encoding="utf-8"))
             if said.pop("memory_tokens", 0):
                 raise InputError("memory_tokens is of versions up to commit 9c0b552")
-            made = cls(**said)
+            codec = cls(**said)
             for field in fields(cls):
-                if type(getattr(made, field.name)).__name__ != field.type:
+                if type(getattr(codec, field.name)).__name__ != field.type:
                     raise TypeError(f"{field.name}: expected {field.type}")
-            check_separator(made.separator)
-            return made
+            check_separator(codec.separator)
+            return codec
         except InputError as e:
             raise InputError(f"{path}: damaged ({e}); prepare the data again") from e
         except OSError as e:
@@ -149,8 +149,8 @@ def tokenize(sentence: str, language: str, tokenizer: str) -> str:
     aggressive = tokenizer == "moses-aggressive"
     joined = any(c in sentence for c in _JOINERS)
     normalized = normalizer.normalize(sentence.translate(_AS_LETTERS) if joined else sentence)
-    found: str = words.tokenize(normalized, aggressive_dash_splits=aggressive, escape=aggressive, return_str=True)
-    return found.translate(_AS_JOINERS) if joined else found
+    tokens: str = words.tokenize(normalized, aggressive_dash_splits=aggressive, escape=aggressive, return_str=True)
+    return tokens.translate(_AS_JOINERS) if joined else tokens
 
 
 BATCH = 2000

@@ -110,13 +110,13 @@ class _Search:
 
     def result(self) -> _Found:
         """Return the nearest line that is enough, or that gives most if none is; an echo only if there is no other."""
-        found, echo = self.found(), False
-        if not found:
+        lines, echo = self.found(), False
+        if not lines:
             best = max((gives for j, gives in self.tried.items() if j not in self.echoes), default=0.0)
-            found = self.found(best) if best > LEAST else []
-        if not found:
-            found, echo = self.found(echoes=True), True
-        return _Found(found[0], self.tried[found[0]], tuple(found[1:]), echo) if found else _Found()
+            lines = self.found(best) if best > LEAST else []
+        if not lines:
+            lines, echo = self.found(echoes=True), True
+        return _Found(lines[0], self.tried[lines[0]], tuple(lines[1:]), echo) if lines else _Found()
 
 
 class Because:
@@ -158,7 +158,7 @@ class Because:
         return self._words[line]
 
     def _words_of(self, line: int) -> list[_Word]:
-        document, found = self.document, list[_Word]()
+        document, words = self.document, list[_Word]()
         full, alone = document.full(line), document.alone(line)
         gains, gaps = full.own - alone.own, full.own - full.second
         for number in range(len(document.words[line])):
@@ -169,11 +169,11 @@ class Because:
             at = first + int(gaps[first:end].argmin())
             here = float(gaps[at]), float(alone.own[at] - alone.second[at])
             if max(map(abs, here)) < MARGIN and context < UNDECIDED:
-                found.append(_Word(Place(line, first, end), number, context, at, int(full.other[at]), True))
+                words.append(_Word(Place(line, first, end), number, context, at, int(full.other[at]), True))
             elif context > LEAST:
                 at = first + int(gains[first:end].argmax())
-                found.append(_Word(Place(line, first, end), number, context, at, int(alone.other[at]), False))
-        return found
+                words.append(_Word(Place(line, first, end), number, context, at, int(alone.other[at]), False))
+        return words
 
     def _find_forms(self, words: Sequence[_Word]) -> None:
         """Find the other forms of words; those known are kept."""
@@ -238,10 +238,10 @@ class Because:
             part = self.document.part(asked[numbers[0]][0].place.line)
             lines = [i for i in self.document.whole(part) if i not in left_out]
             variants.append((Variant(lines), [asked[n][0].place for n in numbers]))
-        found: dict[int, float] = {}
+        scores_of: dict[int, float] = {}
         for numbers, scores in zip(together.values(), self.document.likelihoods(variants)):
-            found |= dict(zip(numbers, scores))
-        return [word.score(self.document.full) - found[n] for n, (word, _) in enumerate(asked)]
+            scores_of |= dict(zip(numbers, scores))
+        return [word.score(self.document.full) - scores_of[n] for n, (word, _) in enumerate(asked)]
 
     def _plain(self, word: _Word) -> Explained:
         form = self._forms[word.place]
@@ -252,19 +252,19 @@ class Because:
         plain = [self._plain(word) for word in words]
         if not self.thorough:
             return [
-                found if line is None else found._replace(cause=Cause(line, gives=gives, echo=echo))
-                for found, (line, gives, _, echo) in zip(plain, causes)
+                one if line is None else one._replace(cause=Cause(line, gives=gives, echo=echo))
+                for one, (line, gives, _, echo) in zip(plain, causes)
             ]
         asked: list[tuple[_Word, tuple[int, ...]]] = []
         for word, (line, _, others, _) in zip(words, causes):
             if line is not None:
                 asked += [(word, (line,)), (word, tuple(sorted([line, *others])))]
         costs, explained = iter(self.costs(asked)), []
-        for word, found, (line, gives, others, echo) in zip(words, plain, causes):
+        for word, one, (line, gives, others, echo) in zip(words, plain, causes):
             if line is not None:
                 cause = Cause(line, *self._telling(word, line), gives, next(costs), echo)
-                found = found._replace(cause=cause, others=others, together=next(costs))
-            explained.append(found)
+                one = one._replace(cause=cause, others=others, together=next(costs))
+            explained.append(one)
         return explained
 
     def _telling(self, word: _Word, line: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:

@@ -87,13 +87,13 @@ class Explanation(NamedTuple):
 
     def by_distance(self) -> list[tuple[str, int, float]]:
         """Return, by distance in lines, how many words were decided from there, and how many nats that gives them."""
-        found = []
+        rows = []
         for low, high in zip((0, *DISTANCES), (*DISTANCES, 10**9)):
             its = [w for w in self.words if w.cause is not None and low < self._away(w.line, w.cause.line) <= high]
             name = f"{low + 1}-{high}" if high < 10**9 else f">{low}"
             name = str(high) if high == low + 1 else name
-            found.append((name, len(its), sum(w.context for w in its)))
-        return found
+            rows.append((name, len(its), sum(w.context for w in its)))
+        return rows
 
     def _away(self, line: int, cause: int) -> int:
         """Return how many lines a cause is before a line."""
@@ -123,15 +123,15 @@ class Explanation(NamedTuple):
         """Return a table for a terminal."""
         rows = [(f"{word.line}", self.sentence(word)) for word in self.words]
         width = max((len(number) for number, _ in rows), default=0)
-        found = [f"{number:>{width}}  {text}" for number, text in rows]
+        lines = [f"{number:>{width}}  {text}" for number, text in rows]
         ambiguous = sum(word.ambiguous for word in self.words)
         n = len(self.words) - ambiguous
         counts = f"{n} {'word depends' if n == 1 else 'words depend'} on other lines, {ambiguous} "
         counts += "is ambiguous" if ambiguous == 1 else "are ambiguous"
-        found.append(f"{counts}; other lines are worth {self.cxmi:.3f} bits per token")
+        lines.append(f"{counts}; other lines are worth {self.cxmi:.3f} bits per token")
         if distances := "; ".join(f"{name}: {n} ({nats:.1f} nats)" for name, n, nats in self.by_distance() if n):
-            found.append(f"lines between a word and what decided it: {distances}")
-        return "\n".join(found)
+            lines.append(f"lines between a word and what decided it: {distances}")
+        return "\n".join(lines)
 
     def as_dict(self) -> Json:
         """Return it as JSON has it."""

@@ -134,8 +134,8 @@ class ForcedDocument:
         """Return the tokens of the source and of the translation, each with its tag and ends."""
         sides = (self.sources, variant.sources), (self.targets, variant.targets)
         source, target = (
-            self._joined([changed.get(i, own[i]) for i in variant.lines], side)
-            for side, (own, changed) in enumerate(sides)
+            self._joined([changed.get(i, lines[i]) for i in variant.lines], side)
+            for side, (lines, changed) in enumerate(sides)
         )
         return source, target
 
@@ -146,11 +146,11 @@ class ForcedDocument:
 
     def _starts(self, variant: Variant) -> dict[int, int]:
         """Return the place of the first token of each line in the translation."""
-        place, found = int(bool(self.model.codec.tags[1])), {}
+        place, starts = int(bool(self.model.codec.tags[1])), {}
         for i in variant.lines:
-            found[i] = place
+            starts[i] = place
             place += len(variant.targets.get(i, self.targets[i])) + 1
-        return found
+        return starts
 
     def scores(self, variants: Sequence[Variant]) -> list[dict[int, Scores]]:
         """Return the scores of all lines of variants, by number."""
@@ -160,12 +160,12 @@ class ForcedDocument:
         scored = against_second(
             model.models[0], model.tgt_dict, examples, SCORED_TOKENS, model.device, self.done, lines
         )
-        found = []
+        by_line = []
         for variant, tokens in zip(variants, scored):
             starts = self._starts(variant)
             ends = [*list(starts.values())[1:], len(tokens[0])]
-            found.append({i: Scores(*(t[a:b] for t in tokens)) for (i, a), b in zip(starts.items(), ends)})
-        return found
+            by_line.append({i: Scores(*(t[a:b] for t in tokens)) for (i, a), b in zip(starts.items(), ends)})
+        return by_line
 
     def likelihoods(self, asked: Sequence[tuple[Variant, Sequence[Place]]]) -> list[list[float]]:
         """Return the log probability of places of the translation in variants of the document."""
@@ -189,8 +189,8 @@ class ForcedDocument:
         """Return the scores of a line as a document of its own."""
         if line not in self._alone:
             lines = self.whole(self.part(line))
-            found = self.scores([Variant([i]) for i in lines])
-            self._alone |= {i: scores[i] for i, scores in zip(lines, found)}
+            each = self.scores([Variant([i]) for i in lines])
+            self._alone |= {i: scores[i] for i, scores in zip(lines, each)}
         return self._alone[line]
 
     def bits(self, line: int) -> float:
@@ -212,8 +212,8 @@ class ForcedDocument:
         first = torch.tensor([model.tgt_dict.index(tag)] if tag else [], dtype=torch.int64)
         pairs = [(self._joined([self.sources[line]], 0), torch.cat([first, tokens])) for line, tokens in beginnings]
         most = [2 * len(self.targets[line]) + 10 for line, _ in beginnings]
-        found = continued(model.models[0], model.tgt_dict, pairs, ends, most, SCORED_TOKENS, model.device)
-        return [tokens[len(first) :] for tokens in found]
+        continuations = continued(model.models[0], model.tgt_dict, pairs, ends, most, SCORED_TOKENS, model.device)
+        return [tokens[len(first) :] for tokens in continuations]
 
     def text(self, tokens: Tensor) -> str:
         """Return tokens of a translation as text."""

@@ -55,12 +55,12 @@ def parse_given(text: str, n_lines: int, path: str) -> dict[int, str]:
     lines = split_lines(text.removeprefix("\ufeff"))
     rows = [(i, *line.partition("\t")) for i, line in enumerate(lines, 1) if line.strip()]
     if rows and all(tab and number.strip().isdecimal() and len(number) < 10 for _, number, tab, _ in rows):
-        found: dict[int, str] = {}
+        given: dict[int, str] = {}
         for i, number, _, translation in rows:
-            if int(number) in found:
+            if int(number) in given:
                 raise InputError(f"{path}, line {i}: gives a second translation for line {int(number)}")
-            found[int(number)] = translation
-        return found
+            given[int(number)] = translation
+        return given
     if len(lines) != n_lines:
         raise InputError(
             f"{path}: has {len(lines)} lines, but the document has {n_lines}; expected as many, empty where the "

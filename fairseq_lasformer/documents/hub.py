@@ -137,15 +137,15 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             for i, (document, its) in enumerate(zip(documents, given or [None] * len(documents)), 1)
         ]
         sources = [self.source(request, translator) for request in requests]
-        found: dict[int, list[TranslatedLine]] = {}
+        translations: dict[int, list[TranslatedLine]] = {}
         total = sum(bool(source.sentences) for source in sources)
         with tqdm(total=total, desc="translating", unit=" documents", disable=not progress or total < 2) as bar:
             for i, translated in translator.translate_all(sources, max_tokens, self.device):
-                found[i] = with_given(self._lines(requests[i], translated), requests[i].given)
+                translations[i] = with_given(self._lines(requests[i], translated), requests[i].given)
                 bar.update()
         if lines:
-            return [found.get(i, []) for i in range(len(documents))]
-        return [self._text(documents[i], request, found.get(i, [])) for i, request in enumerate(requests)]
+            return [translations.get(i, []) for i in range(len(documents))]
+        return [self._text(documents[i], request, translations.get(i, [])) for i, request in enumerate(requests)]
 
     def translate_lines(
         self,
@@ -211,8 +211,8 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
         check_documents([document])
         sentences = numbered_sentences(document)
         if translation is None:
-            (found,) = self.translate_documents([document], beam, progress=False, lines=True, **options)
-            texts = [line.translation for line in found]
+            (lines_of,) = self.translate_documents([document], beam, progress=False, lines=True, **options)
+            texts = [line.translation for line in lines_of]
         else:
             check_documents([translation])
             texts = [text for _, text in numbered_sentences(translation)]
@@ -326,16 +326,16 @@ def from_pretrained(
     level = fairseqs.level
     fairseqs.setLevel(max(level, logging.WARNING))  # its report on a model's parts is for training
     try:
-        found = hub_utils.from_pretrained(
+        loaded = hub_utils.from_pretrained(
             str(folder), checkpoint_file or checkpoint.name, str(Path(data).resolve()), **overrides
         )
     finally:
         fairseqs.setLevel(level)
-    cfg = found["args"]
+    cfg = loaded["args"]
     with open_dict(cfg):  # text is encoded with the prepared folder's files, not with those named in the checkpoint
         cfg.tokenizer = cfg.bpe = cfg.generation.replace_unk = None
-    models = [model.to(device) for model in found["models"]]  # before their weights are packed or quantised
-    return DocumentHubInterface(cfg, found["task"], models).to(device)
+    models = [model.to(device) for model in loaded["models"]]  # before their weights are packed or quantised
+    return DocumentHubInterface(cfg, loaded["task"], models).to(device)
 
 
 def load_model(

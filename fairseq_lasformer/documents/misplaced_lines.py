@@ -61,13 +61,13 @@ def first_misplaced(
         if edges and edges[d]:
             near |= {edges[d] + j for j in AROUND}
         looked += [(d, i) for i in sorted(near - set(document.given)) if start <= i < n]
-    found: list[int | None] = [None] * len(starts)
+    first: list[int | None] = [None] * len(starts)
     for d, i in _misplaced(looked, documents, score):
-        known = found[d]
+        known = first[d]
         if known is None or i < known:
-            found[d] = i
+            first[d] = i
     # back to where it began: the lines before are out of place as well, up to a few in a row that are not
-    lost = {d: i for d, i in enumerate(found) if i is not None}
+    lost = {d: i for d, i in enumerate(first) if i is not None}
     while lost:
         before = [
             (d, j) for d, i in lost.items() for j in range(max(starts[d], i - BACK), i) if j not in documents[d].given
@@ -76,8 +76,8 @@ def first_misplaced(
         doubtful = [(d, j) for d, j in before if alone[d, j] < documents[d].scores[j] - MARGIN]
         lost = {d: min(j for other, j in doubtful if other == d) for d in {d for d, _ in doubtful}}
         for d, i in lost.items():
-            found[d] = i
-    return found
+            first[d] = i
+    return first
 
 
 def all_misplaced(documents: Sequence[Checked], starts: Sequence[int], score: Score) -> dict[tuple[int, int], float]:
@@ -101,12 +101,12 @@ def _misplaced(
     """Return which of some lines are unlikely alone and fit a neighbour better, see :func:`all_misplaced`."""
     alone = _score(looked, 0, documents, score)
     doubtful = [(d, i) for (d, i) in looked if alone[d, i] < documents[d].scores[i] - MARGIN]
-    found: set[tuple[int, int]] = set()
+    misplaced: set[tuple[int, int]] = set()
     for offset in NEIGHBOURS:
-        here = [(d, i) for d, i in doubtful if 0 <= i + offset < len(documents[d].sources) and (d, i) not in found]
+        here = [(d, i) for d, i in doubtful if 0 <= i + offset < len(documents[d].sources) and (d, i) not in misplaced]
         other = _score(here, offset, documents, score)
-        found |= {place for place in here if other[place] > alone[place] + MARGIN}
-    return {place: alone[place] for place in sorted(found)}
+        misplaced |= {place for place in here if other[place] > alone[place] + MARGIN}
+    return {place: alone[place] for place in sorted(misplaced)}
 
 
 def _score(

@@ -96,14 +96,14 @@ class PartSearch:
 
     def example(self, document: Source, part: Span) -> Tensor:
         """Return the tokens of a part and its context, with separators, tag and end of sentence."""
-        own = document.sentences[part.start - part.context : part.start + part.size]
-        return joined(own, self.ends[0], self.tags[0], self.eos[0])
+        sentences = document.sentences[part.start - part.context : part.start + part.size]
+        return joined(sentences, self.ends[0], self.tags[0], self.eos[0])
 
     def closed(self, tokens: Tensor, side: int) -> Tensor:
         """Enclose tokens in the tag and the end of sentence of a side, 0 for the source and 1 for the target."""
         return closed(tokens, self.tags[side], self.eos[side])
 
-    def _beginning(self, document: Source, part: Span, found: Sequence[Line]) -> Tensor:
+    def _beginning(self, document: Source, part: Span, before: Sequence[Line]) -> Tensor:
         """Return the tokens that a part's translation begins with.
 
         They are those of its context and of the given lines that follow it; or a prefix of its reference.
@@ -111,7 +111,7 @@ class PartSearch:
         if document.references is not None and self.prefix_size:
             return document.references[document.parts.index(part)][: self.prefix_size]
         end = torch.tensor([self.ends[1]] if self.ends[1] is not None else [], dtype=torch.int64)
-        lines = [line.tokens for line in found[len(found) - part.context :]] if part.context else []
+        lines = [line.tokens for line in before[len(before) - part.context :]] if part.context else []
         given = document.given[part.start : part.start + part.size - 1] if document.given is not None else ()
         lines += [line for line in takewhile(lambda line: line is not None, given) if line is not None]
         return torch.cat([torch.tensor([], dtype=torch.int64), *(t for line in lines for t in (line, end))])
@@ -147,15 +147,15 @@ class PartSearch:
             side_by_side = SideBySide(self, [task[:2] for task in tasks], device, check)
             lines = iter(side_by_side.lines())
             return [[next(lines) for _ in range(part.size)] for _, part, _ in tasks]
-        found = self._hypotheses(tasks, device, observe)
-        return [self._lines(best)[part.context :] for (_, part, _), (best, *_) in zip(tasks, found)]
+        hypotheses = self._hypotheses(tasks, device, observe)
+        return [self._lines(best)[part.context :] for (_, part, _), (best, *_) in zip(tasks, hypotheses)]
 
     @torch.no_grad()
     def translate_in_order(
         self,
         documents: Sequence[Source],
         parts: Sequence[Sequence[Span]],
-        found: Sequence[list[Line]],
+        translations: Sequence[list[Line]],
         device: torch.device | str,
         done: Callable[[int, list[Line]], object] = lambda document, lines: None,
     ) -> None:
@@ -166,26 +166,26 @@ class PartSearch:
             for group in batches(lengths, range(len(places)), LINES):
                 chosen = [(documents[i], part, ()) for i, part in (places[j] for j in group)]
                 for j, lines in zip(group, self.translate_parts(chosen, device)):
-                    found[places[j][0]] += lines
+                    translations[places[j][0]] += lines
                     done(places[j][0], lines)
             return
         if self.independent:
             self._translate_windows(
-                [(i, part) for i, its in enumerate(parts) for part in its], documents, found, device, done
+                [(i, part) for i, its in enumerate(parts) for part in its], documents, translations, device, done
             )
             return
         for number in range(max(map(len, parts), default=0)):
             here = [i for i in range(len(documents)) if number < len(parts[i])]
-            tasks = [(documents[i], parts[i][number], found[i]) for i in here]
+            tasks = [(documents[i], parts[i][number], translations[i]) for i in here]
             for i, lines in zip(here, self.translate_parts(tasks, device)):
-                found[i] += lines
+                translations[i] += lines
                 done(i, lines)
 
     def _translate_windows(
         self,
         tasks: Sequence[tuple[int, Span]],
         documents: Sequence[Source],
-        found: Sequence[list[Line]],
+        translations: Sequence[list[Line]],
         device: torch.device | str,
         done: Callable[[int, list[Line]], object],
     ) -> None:
@@ -203,7 +203,7 @@ class PartSearch:
                 lines |= dict(zip(batch, self.translate_parts(chosen, device)))
             for i, its in groupby(range(len(window)), key=lambda j: window[j][0]):
                 new = [line for j in its for line in lines[j]]
-                found[i].extend(new)
+                translations[i].extend(new)
                 done(i, new)
 
     @torch.no_grad()
@@ -218,7 +218,7 @@ class PartSearch:
         """
         if self.by_lines:
             return SideBySide(self, [(document, part) for part in document.parts], device).alternatives(lines, most)
-        found: list[list[Line]] = []
+        ranked: list[list[Line]] = []
         places = [
             Span(0, i, 1, min(CONTEXT, i - part.start + part.context))
             for part in document.parts
@@ -228,8 +228,8 @@ class PartSearch:
             tasks = [(document, place, lines[: place.start]) for place in places[start : start + GROUPS]]
             for (_, place, _), hypotheses in zip(tasks, self._hypotheses(tasks, device)):
                 candidates = (self._lines(hypothesis)[-1] for hypothesis in hypotheses)
-                found.append(others(lines[place.start], candidates, most))
-        return found
+                ranked.append(others(lines[place.start], candidates, most))
+        return ranked
 
     def _hypotheses(
         self,
@@ -263,12 +263,12 @@ class PartSearch:
             rows = [beginnings[i] for i in order]
             prefix = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.pad).to(device)
         hypotheses = self.task.inference_step(self.generator, self.models, batch, prefix_tokens=prefix)
-        found = dict(zip(order, hypotheses))
-        if nothing := [len(examples[i]) for i in range(len(tasks)) if not found[i]]:
+        by_place = dict(zip(order, hypotheses))
+        if nothing := [len(examples[i]) for i in range(len(tasks)) if not by_place[i]]:
             raise InputError(
                 f"the search found no translation of a text of {nothing[0]} tokens: are the model's weights finite?"
             )
-        return [found[i] for i in range(len(tasks))]
+        return [by_place[i] for i in range(len(tasks))]
 
     def _lines(self, hypothesis: Hypothesis) -> list[Line]:
         tokens, scores = hypothesis["tokens"].cpu(), hypothesis["positional_scores"].float().cpu()

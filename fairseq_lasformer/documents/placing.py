@@ -33,13 +33,13 @@ class Placing:
     out of place is translated alone. Given lines stay, and stay in the context of all lines after them.
 
     Args:
-        found: the lines of each document, which are replaced.
+        lines: the lines of each document, which are replaced.
     """
 
     def __init__(
-        self, search: PartSearch, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str
+        self, search: PartSearch, documents: Sequence[Source], lines: list[list[Line]], device: torch.device | str
     ) -> None:
-        self.search, self.documents, self.found, self.device = search, documents, found, device
+        self.search, self.documents, self.lines, self.device = search, documents, lines, device
         self._scores: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
 
     def score(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
@@ -48,14 +48,16 @@ class Placing:
         keys = [(tuple(source.tolist()), tuple(target.tolist())) for source, target in pairs]
         new = {key: pair for key, pair in zip(keys, pairs) if key not in self._scores}
         examples = [(search.closed(source, 0), search.closed(target, 1)) for source, target in new.values()]
-        found = log_probabilities(search.models[0], search.task.target_dictionary, examples, SCORED_TOKENS, self.device)
-        self._scores |= zip(new, map(mean, found))
+        scores = log_probabilities(
+            search.models[0], search.task.target_dictionary, examples, SCORED_TOKENS, self.device
+        )
+        self._scores |= zip(new, map(mean, scores))
         return [self._scores[key] for key in keys]
 
     def run(self) -> None:
         """Check all documents, and translate lines again until none is found out of place."""
         n = len(self.documents)
-        here = [i for i in range(n) if len(self.found[i]) == len(self.documents[i].sentences) > 1]
+        here = [i for i in range(n) if len(self.lines[i]) == len(self.documents[i].sentences) > 1]
         starts, edges = [0] * n, [0] * n
         for _ in range(ROUNDS):
             places = first_misplaced(
@@ -75,8 +77,8 @@ class Placing:
         return [
             Checked(
                 self.documents[i].sentences,
-                [line.tokens for line in self.found[i]],
-                [line.score for line in self.found[i]],
+                [line.tokens for line in self.lines[i]],
+                [line.score for line in self.lines[i]],
                 self._given(i),
             )
             for i in here
@@ -89,14 +91,14 @@ class Placing:
     def _again(self, lost: dict[int, int]) -> dict[int, tuple[int, int]]:
         """Translate lines again after some lines of context; return where those begin and end that were accepted."""
         spans = [self._window(i, place, CONTEXT, REACH) for i, place in lost.items()]
-        new = [self.found[i][:place] for i, place in lost.items()]
+        new = [self.lines[i][:place] for i, place in lost.items()]
         documents = [self.documents[i] for i in lost]
         self.search.translate_in_order(documents, [[span] for span in spans], new, self.device)
         accepted = {}
         for (i, place), lines in zip(lost.items(), new):
             window = range(place, min(place + COMPARED, len(lines)))
             pairs = [
-                (self.documents[i].sentences[j], side[j].tokens) for side in (self.found[i], lines) for j in window
+                (self.documents[i].sentences[j], side[j].tokens) for side in (self.lines[i], lines) for j in window
             ]
             scores = self.score(pairs)
             if sum(scores[len(window) :]) > sum(scores[: len(window)]) + MARGIN:
@@ -118,23 +120,23 @@ class Placing:
     def _alone(self, starts: dict[int, int]) -> None:
         """Translate each line that is out of place alone; one that is no better then stays, and is reported."""
         here = list(starts)
-        found = all_misplaced(self._checked(here), [starts[i] for i in here], self.score)
-        before = {(here[k], j): score for (k, j), score in found.items()}
+        misplaced = all_misplaced(self._checked(here), [starts[i] for i in here], self.score)
+        before = {(here[k], j): score for (k, j), score in misplaced.items()}
         tasks = [((i, j), self._window(i, j, 0, 1)) for i, j in before]
         lengths = [sum(map(len, self._read(i, span))) for (i, _), span in tasks]
         order = sorted(range(len(tasks)), key=lambda k: lengths[k])
         for batch in batches(lengths, order, SCORED_TOKENS, GROUPS):
             chosen = [tasks[k][0] for k in batch]
-            spans = [(self.documents[i], tasks[k][1], self.found[i][:j]) for k, (i, j) in zip(batch, chosen)]
+            spans = [(self.documents[i], tasks[k][1], self.lines[i][:j]) for k, (i, j) in zip(batch, chosen)]
             lines = [its[0] for its in self.search.translate_parts(spans, self.device)]
             scores = self.score([(self.documents[i].sentences[j], new.tokens) for (i, j), new in zip(chosen, lines)])
             for (i, j), line, after in zip(chosen, lines, scores):
                 if after > before[i, j] + MARGIN:
                     self._replace(i, j, line)
                 else:
-                    self.found[i][j] = self.found[i][j]._replace(flawed=True)
+                    self.lines[i][j] = self.lines[i][j]._replace(flawed=True)
 
     def _replace(self, i: int, j: int, line: Line) -> None:
-        old = self.found[i][j]
+        old = self.lines[i][j]
         changed = not torch.equal(line.tokens, old.tokens)
-        self.found[i][j] = line._replace(repaired=line.repaired or old.repaired or changed)
+        self.lines[i][j] = line._replace(repaired=line.repaired or old.repaired or changed)

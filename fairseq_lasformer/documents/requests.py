@@ -40,8 +40,8 @@ class Request(NamedTuple):
 
     def with_exact(self) -> Request:
         """Return the request with translations that its memory holds verbatim, where none is given."""
-        found = {} if self.memory is None else self.memory.exact_lines(dict(self.numbered))
-        return self._replace(given={**found, **(self.given or {})}) if found else self
+        exact = {} if self.memory is None else self.memory.exact_lines(dict(self.numbered))
+        return self._replace(given={**exact, **(self.given or {})}) if exact else self
 
 
 def numbered_sentences(document: str) -> list[tuple[int, str]]:

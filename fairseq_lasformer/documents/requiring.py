@@ -13,7 +13,7 @@ from fairseq_lasformer.text.documents import Span
 
 
 def require_terms(
-    search: PartSearch, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str
+    search: PartSearch, documents: Sequence[Source], drafts: list[list[Line]], device: torch.device | str
 ) -> None:
     """Replace the lines that lack a term: translate only them again, after a few lines of context.
 
@@ -21,7 +21,7 @@ def require_terms(
     where it lost others by that, all of its terms.
     """
     for only_missing in (True, False):
-        lacking = [_missing(document, lines) for document, lines in zip(documents, found)]
+        lacking = [_missing(document, lines) for document, lines in zip(documents, drafts)]
         required = lacking if only_missing else documents
         if search.by_lines:
             for i, part in ((i, part) for i, document in enumerate(documents) for part in document.parts):
@@ -29,7 +29,7 @@ def require_terms(
                 if chosen := [n for n, its in enumerate(terms) if its]:
                     searched = SideBySide(search, [(required[i], part)], device)
                     for n, line in zip(chosen, searched.lines(chosen)):
-                        _replace(documents, found, i, part.start + n, line)
+                        _replace(documents, drafts, i, part.start + n, line)
             continue
         tasks: list[tuple[int, Span]] = []
         for i, document in enumerate(documents):
@@ -41,17 +41,17 @@ def require_terms(
         tasks.sort(key=lambda task: task[1].context + task[1].size)
         for start in range(0, len(tasks), GROUPS):
             batch = tasks[start : start + GROUPS]
-            again = search.translate_parts([(required[i], part, found[i][: part.start]) for i, part in batch], device)
+            again = search.translate_parts([(required[i], part, drafts[i][: part.start]) for i, part in batch], device)
             for (i, part), lines in zip(batch, again):
                 for j, line in enumerate(lines, part.start):
-                    _replace(documents, found, i, j, line)
+                    _replace(documents, drafts, i, j, line)
 
 
-def _replace(documents: Sequence[Source], found: list[list[Line]], i: int, j: int, line: Line) -> None:
+def _replace(documents: Sequence[Source], drafts: list[list[Line]], i: int, j: int, line: Line) -> None:
     """Replace line j of document i if it lacks a term."""
     terms = (documents[i].terms or [])[j]
-    if not met(found[i][j].tokens.tolist(), terms):
-        found[i][j] = line._replace(flawed=line.flawed or not met(line.tokens.tolist(), terms))
+    if not met(drafts[i][j].tokens.tolist(), terms):
+        drafts[i][j] = line._replace(flawed=line.flawed or not met(line.tokens.tolist(), terms))
 
 
 def _missing(document: Source, lines: Sequence[Line]) -> Source:

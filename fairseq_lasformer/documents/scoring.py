@@ -126,7 +126,7 @@ def _scored(
     """
     order = sorted(range(len(examples)), key=lambda i: (len(examples[i][1]), len(examples[i][0])))
     pad, eos = dictionary.pad(), dictionary.eos()
-    found: dict[int, tuple[Tensor, ...]] = {}
+    by_example: dict[int, tuple[Tensor, ...]] = {}
 
     for batch in batches([max(len(source), len(target)) for source, target in examples], order, max_tokens):
         encoded = _encoded(model, [examples[i][0] for i in batch], pad, device, lines and [lines[i] for i in batch])
@@ -136,13 +136,13 @@ def _scored(
         previous = previous.masked_fill(targets == pad, pad)
         features, output = _features(model.decoder, previous, encoded)
         every = model.get_normalized_probs((output(features), None), log_probs=True)
-        own = every.gather(2, targets[..., None])[..., 0]
-        values = [_at_least_float32(value).cpu() for value in (own, *further(every, targets))]
+        scores = every.gather(2, targets[..., None])[..., 0]
+        values = [_at_least_float32(value).cpu() for value in (scores, *further(every, targets))]
         for row, i in enumerate(batch):
-            found[i] = tuple(value[row, : len(examples[i][1])] for value in values)
+            by_example[i] = tuple(value[row, : len(examples[i][1])] for value in values)
         done(len(batch))
 
-    return [found[i] for i in range(len(examples))]
+    return [by_example[i] for i in range(len(examples))]
 
 
 def _at_least_float32(values: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def of_spans(
     pad, eos = dictionary.pad(), dictionary.eos()
     targets = [target[: max(end for _, end in places)] for (_, target), places in zip(examples, spans)]
     previous = [torch.cat([target.new_tensor([eos]), target[:-1]]) for target in targets]
-    found: dict[int, list[float]] = {}
+    by_example: dict[int, list[float]] = {}
     order = sorted(range(len(examples)), key=lambda i: (len(examples[i][0]), len(targets[i])))
     for batch in batches([max(len(examples[i][0]), len(targets[i])) for i in range(len(examples))], order, max_tokens):
         encoded = _encoded(model, [examples[i][0] for i in batch], pad, device, lines and [lines[i] for i in batch])
@@ -181,11 +181,11 @@ def of_spans(
         rows, tokens = (torch.tensor(numbers, device=device) for numbers in zip(*places))
         every = model.get_normalized_probs((output(features[rows, tokens])[None], None), log_probs=True)[0]
         words = torch.cat([targets[i][a:b] for i in batch for a, b in spans[i]]).to(device)
-        own = iter(_at_least_float32(every.gather(1, words[:, None])[:, 0]).tolist())
+        scores = iter(_at_least_float32(every.gather(1, words[:, None])[:, 0]).tolist())
         for i in batch:
-            found[i] = [math.fsum(next(own) for _ in range(a, b)) for a, b in spans[i]]
+            by_example[i] = [math.fsum(next(scores) for _ in range(a, b)) for a, b in spans[i]]
         done(len(batch))
-    return [found[i] for i in range(len(examples))]
+    return [by_example[i] for i in range(len(examples))]
 
 
 @torch.no_grad()
@@ -209,7 +209,7 @@ def continued(
     Returns:
         int64 tokens of the whole targets, without their ends.
     """
-    found = [target for _, target in beginnings]
+    targets = [target for _, target in beginnings]
     pad, eos, decoder = dictionary.pad(), torch.tensor([dictionary.eos()]), model.decoder
     options = {"packed": True} if hasattr(decoder, "read") else {}
     lengths = [max(len(source), n) for (source, _), n in zip(beginnings, most)]
@@ -217,19 +217,19 @@ def continued(
         encoded = _encoded(model, [beginnings[i][0] for i in batch], pad, device)
         state: dict[str, Any] = {}
         for step in range(max(most[i] for i in batch) + 1):
-            previous = torch.stack([torch.cat([eos, found[i][:step]]) for i in batch]).to(device)
+            previous = torch.stack([torch.cat([eos, targets[i][:step]]) for i in batch]).to(device)
             features = decoder.extract_features(previous, encoded, state)[0]
-            grown = [row for row, i in enumerate(batch) if len(found[i]) == step]  # the others have their next token
+            grown = [row for row, i in enumerate(batch) if len(targets[i]) == step]  # the others have their next token
             scores = decoder.output_layer(features[grown, -1], **options)
             scores[:, pad] = float("-inf")
             for row, word in zip(grown, scores.argmax(1).tolist()):
                 if word not in ends and step < most[batch[row]]:
-                    found[batch[row]] = torch.cat([found[batch[row]], torch.tensor([word])])
-            left = [row for row, i in enumerate(batch) if len(found[i]) > step]
+                    targets[batch[row]] = torch.cat([targets[batch[row]], torch.tensor([word])])
+            left = [row for row, i in enumerate(batch) if len(targets[i]) > step]
             if not left:
                 break
             if len(left) < len(batch):
                 batch, order = [batch[row] for row in left], torch.tensor(left, device=device)
                 encoded = model.encoder.reorder_encoder_out(encoded, order)
                 decoder.reorder_incremental_state_scripting(state, order)
-    return found
+    return targets

@@ -67,23 +67,23 @@ class SideBySide:
         """Return the best translations of lines, all or those with some numbers; lines that went wrong are repaired."""
         places = self.places if chosen is None else [self.places[i] for i in chosen]
         best = dict(self._best(places))
-        found = {i: self._line(h) for i, h in best.items()}
-        wrong = [i for i, line in found.items() if places[i].line.given is None and self._wrong(places[i], line)]
+        lines_of = {i: self._line(h) for i, h in best.items()}
+        wrong = [i for i, line in lines_of.items() if places[i].line.given is None and self._wrong(places[i], line)]
         for i in wrong:
-            found[i] = found[i]._replace(flawed=True)
+            lines_of[i] = lines_of[i]._replace(flawed=True)
         if wrong and self.alignment.repairs:
             for n, hypothesis in self._best([places[i] for i in wrong], block=True):
                 line = self._line(hypothesis)
                 if not self._wrong(places[wrong[n]], line):
-                    found[wrong[n]] = line._replace(repaired=True)
-        return [found[i] for i in range(len(places))]
+                    lines_of[wrong[n]] = line._replace(repaired=True)
+        return [lines_of[i] for i in range(len(places))]
 
     def alternatives(self, lines: Sequence[Line], most: int) -> list[list[Line]]:
         """Return other translations of each line than those given, at most ``most``, best first."""
-        found: list[list[Line]] = [[] for _ in lines]
+        ranked: list[list[Line]] = [[] for _ in lines]
         for i, hypotheses in self.search.search([place.line._replace(given=None) for place in self.places]):
-            found[i] = others(lines[i], map(self._line, hypotheses), most)
-        return found
+            ranked[i] = others(lines[i], map(self._line, hypotheses), most)
+        return ranked
 
     def _best(self, places: Sequence[_Place], block: bool = False) -> Iterable[tuple[int, Hypothesis]]:
         for i, hypotheses in self.search.search([place.line for place in places], block):

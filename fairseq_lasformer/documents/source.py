@@ -37,23 +37,23 @@ class Line(NamedTuple):
 
 def others(line: Line, candidates: Iterable[Line], most: int) -> list[Line]:
     """Return the first ``most`` candidates that differ from a line and from each other, by score, best first."""
-    known, found = {tuple(line.tokens.tolist())}, list[Line]()
+    known, others = {tuple(line.tokens.tolist())}, list[Line]()
     for candidate in candidates:
         tokens = tuple(candidate.tokens.tolist())
-        if tokens not in known and len(found) < most:
-            found.append(candidate)
+        if tokens not in known and len(others) < most:
+            others.append(candidate)
         known.add(tokens)
-    return sorted(found, key=lambda line: -line.score)
+    return sorted(others, key=lambda line: -line.score)
 
 
 def joined(lines: Sequence[Tensor], separator: int | None, tag: int | None, eos: int) -> Tensor:
     """Return lines as an example: int64 tokens, with the separator between lines (None: nothing), tag and end."""
-    made: list[Tensor] = []
+    parts: list[Tensor] = []
     for line in lines:
-        if made and separator is not None:
-            made.append(line.new_tensor([separator]))
-        made.append(line)
-    return closed(torch.cat(made), tag, eos)
+        if parts and separator is not None:
+            parts.append(line.new_tensor([separator]))
+        parts.append(line)
+    return closed(torch.cat(parts), tag, eos)
 
 
 def closed(tokens: Tensor, tag: int | None, eos: int) -> Tensor:
@@ -71,10 +71,10 @@ def rest_of(parts: Sequence[Span], place: int, context: int) -> list[Span]:
 
 def runs(numbers: Sequence[int], gap: int) -> list[tuple[int, int]]:
     """Return the first and last of each run of ascending numbers that are at most ``gap`` apart."""
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for number in numbers:
-        if found and number - found[-1][1] <= gap:
-            found[-1] = (found[-1][0], number)
+        if runs and number - runs[-1][1] <= gap:
+            runs[-1] = (runs[-1][0], number)
         else:
-            found.append((number, number))
-    return found
+            runs.append((number, number))
+    return runs

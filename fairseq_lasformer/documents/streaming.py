@@ -69,7 +69,7 @@ def stream(translator: Translator, document: Source, device: torch.device | str)
     Args:
         translator: translator whose generator aligns lines.
     """
-    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     stop = threading.Event()
 
     def check() -> None:
@@ -81,17 +81,17 @@ def stream(translator: Translator, document: Source, device: torch.device | str)
             lines: list[Line] = []
             for part in document.parts:
                 check()
-                lines += _part(translator, document, part, lines, device, found.put, check)
-            found.put(None)
+                lines += _part(translator, document, part, lines, device, events.put, check)
+            events.put(None)
         except Stopped:
             pass
         except BaseException as e:  # raised again by the reader
-            found.put(e)
+            events.put(e)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
-        while (line := found.get()) is not None:
+        while (line := events.get()) is not None:
             if isinstance(line, BaseException):
                 raise line
             yield line

@@ -50,14 +50,14 @@ class Translator(PartSearch):
         """
         if not self.aligned:
             raise InputError("a glossary needs aligned lines: data with a separator, and not --align-sentences no")
-        found = glossary if isinstance(glossary, Glossary) else Glossary.read(glossary)
+        read = glossary if isinstance(glossary, Glossary) else Glossary.read(glossary)
         encode = functools.partial(self.task.target_dictionary.encode_line, add_if_not_exist=False, append_eos=False)
-        tokens = {term: encode(codec.encode_target(term)).tolist() for term in found.translations.values()}
+        tokens = {term: encode(codec.encode_target(term)).tolist() for term in read.translations.values()}
         unknown = self.task.target_dictionary.unk()
         if wrong := [term for term, its in tokens.items() if unknown in its]:
             shown = ", ".join(wrong[:5]) + (", …" if len(wrong) > 5 else "")
             raise InputError(f"glossary: the model has no subwords for all letters of {shown}; leave them out")
-        return lambda sentence: [tokens[term] for term in found.required(sentence)]
+        return lambda sentence: [tokens[term] for term in read.required(sentence)]
 
     def required_terms(
         self, glossary: Glossary | str | Path | None, memory: Memory | None, codec: ExampleCodec
@@ -75,14 +75,14 @@ class Translator(PartSearch):
         more = [] if memory is None else memory.terms
         if known is None and not more:
             return None
-        own = {} if known is None else known.translations
-        named = {term.casefold() for term in own}
+        given = {} if known is None else known.translations
+        named = {term.casefold() for term in given}
         symbols = self.task.target_dictionary
         encoded = {term: symbols.encode_line(codec.encode_target(term), add_if_not_exist=False) for _, term in more}
         possible = [
             pair for pair in more if pair[0].casefold() not in named and symbols.unk() not in encoded[pair[1]].tolist()
         ]
-        return self.required(Glossary([*own.items(), *possible]), codec)
+        return self.required(Glossary([*given.items(), *possible]), codec)
 
     def check_memory(self) -> None:
         """Refuse a memory for a model that does not read documents, or whose lines are not aligned.
@@ -107,12 +107,12 @@ class Translator(PartSearch):
             known: lines of the first parts of each document that an earlier call passed to ``done``.
             done: called with a document's number and its lines after each part. The lines may change later.
         """
-        found: list[list[Line]] = [list(lines) for lines in known] if known is not None else [[] for _ in documents]
+        drafts: list[list[Line]] = [list(lines) for lines in known] if known is not None else [[] for _ in documents]
         free = [document._replace(terms=None) for document in documents]
-        left = [[part for part in d.parts if part.start >= len(lines)] for d, lines in zip(documents, found)]
-        self.translate_in_order(free, left, found, device, done)
-        self.finish(documents, found, device)
-        return found
+        left = [[part for part in d.parts if part.start >= len(lines)] for d, lines in zip(documents, drafts)]
+        self.translate_in_order(free, left, drafts, device, done)
+        self.finish(documents, drafts, device)
+        return drafts
 
     def translate_all(
         self,
@@ -142,12 +142,12 @@ class Translator(PartSearch):
             yield from zip(chosen, self.translate([documents[i] for i in chosen], device, before, of))
 
     @torch.no_grad()
-    def finish(self, documents: Sequence[Source], found: list[list[Line]], device: torch.device | str) -> None:
-        """Correct whole translations in ``found``: place lines, and require terms."""
+    def finish(self, documents: Sequence[Source], drafts: list[list[Line]], device: torch.device | str) -> None:
+        """Correct whole drafts in ``drafts``: place lines, and require terms."""
         if self.places_lines:
-            Placing(self, [document._replace(terms=None) for document in documents], found, device).run()
-        require_terms(self, documents, found, device)
-        for document, lines in zip(documents, found):
+            Placing(self, [document._replace(terms=None) for document in documents], drafts, device).run()
+        require_terms(self, documents, drafts, device)
+        for document, lines in zip(documents, drafts):
             for i, (line, given) in enumerate(zip(lines, document.given or ())):
                 if given is not None:
                     lines[i] = line._replace(repaired=False, flawed=False)

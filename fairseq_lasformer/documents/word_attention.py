@@ -37,7 +37,7 @@ def attention_of(model: BaseFairseqModel, source: Tensor, target: Tensor) -> dic
     """
     previous = target.roll(1)
     previous[0] = target[-1]
-    found: dict[str, list[Tensor]] = {}
+    by_module: dict[str, list[Tensor]] = {}
 
     def observe(name: str, output: AttentionOutput) -> None:
         if output.query is not None and output.key is not None:
@@ -46,13 +46,13 @@ def attention_of(model: BaseFairseqModel, source: Tensor, target: Tensor) -> dic
             allowed = mask.full(1, *kept.shape[1:], kept.device)
             scores = attention_scores(output.query, output.key) + line_bias(output.bias, mask, allowed)
             weights = masked_softmax(scores, kept[:, None]).mean(1)[0]
-            found.setdefault(name, []).append(weights.detach())
+            by_module.setdefault(name, []).append(weights.detach())
 
     # with gradients enabled, a full pass records which keys it selected
     with torch.enable_grad():
         encoded = model.encoder(source[None], observe=observe)
         model.decoder.extract_features(previous[None], encoded, observe=observe)
-    return {name: torch.stack(layers).mean(0) for name, layers in found.items()}
+    return {name: torch.stack(layers).mean(0) for name, layers in by_module.items()}
 
 
 class WordAttention(NamedTuple):
@@ -69,8 +69,8 @@ class WordAttention(NamedTuple):
 
     def mean(self, module: str) -> np.ndarray | None:
         """Average the groups of ``encoder``, ``decoder`` or ``cross``; None without any."""
-        found = [weights for name, weights in self.modules.items() if name.startswith(module)]
-        return np.mean(found, 0) if found else None
+        chosen = [weights for name, weights in self.modules.items() if name.startswith(module)]
+        return np.mean(chosen, 0) if chosen else None
 
 
 def document_attention(
@@ -103,11 +103,11 @@ def document_attention(
     # column j of the decoder's attention is the input of step j: the token before
     ends["before"] = (np.roll(rows, 1), len(targets))
     between = {"encoder": ("source", "source"), "decoder": ("target", "before"), "cross": ("target", "source")}
-    found = {}
+    by_module = {}
     for name, weights in attention_of(model.models[0], tokens, translated).items():
         first, second = (ends[side] for side in between[name.partition(".")[0]])
-        found[name] = _by_word(weights.float().cpu().numpy(), *first, *second)
-    return WordAttention(sources, targets, found)
+        by_module[name] = _by_word(weights.float().cpu().numpy(), *first, *second)
+    return WordAttention(sources, targets, by_module)
 
 
 def _by_word(weights: np.ndarray, rows: np.ndarray, n_rows: int, columns: np.ndarray, n_columns: int) -> np.ndarray:
@@ -127,22 +127,22 @@ def word_alignment(model: BaseFairseqModel, source: str, translation: str) -> Al
     Returns:
         weights by word; by position in the sentence, if the model has no attention that can be read (dense models).
     """
-    found = document_attention(model, [source], [translation]).mean("cross")
-    if found is None or not found.size:
+    cross = document_attention(model, [source], [translation]).mean("cross")
+    if cross is None or not cross.size:
         return by_place(source, translation)
-    return AlignedWords(with_equal_words(source, translation, found / np.maximum(found.sum(1, keepdims=True), 1e-9)))
+    return AlignedWords(with_equal_words(source, translation, cross / np.maximum(cross.sum(1, keepdims=True), 1e-9)))
 
 
 def owners_of(text: str, pieces: Sequence[str], words: Sequence[tuple[int, int]]) -> list[int]:
     """Return, for each subword of a text, the number of the word that it begins in."""
     starts = [start for start, _ in words]
-    found, position = [], 0
+    owners, position = [], 0
     for piece in pieces:
         piece = piece.removesuffix("@@").replace("\u2581", "")
         while position < len(text) and text[position].isspace():
             position += 1
         at = text.find(piece, position, position + len(piece) + 8) if piece else position
         at = position if at < 0 else at  # normalised: a quotation mark, say
-        found.append(max(0, bisect.bisect_right(starts, at) - 1))
+        owners.append(max(0, bisect.bisect_right(starts, at) - 1))
         position = min(len(text), at + len(piece))
-    return found
+    return owners

@@ -66,9 +66,9 @@ def omissions(hypotheses: Sequence[Document], references: Sequence[Document]) ->
     omitted: list[tuple[int, int]] = []
     added: list[tuple[int, int]] = []
     for number, (hypothesis, reference) in enumerate(zip(hypotheses, references), 1):
-        found = align(hypothesis, reference)
-        omitted += [(number, j + 1) for j in found.omitted]
-        added += [(number, i + 1) for i in found.added]
+        aligned = align(hypothesis, reference)
+        omitted += [(number, j + 1) for j in aligned.omitted]
+        added += [(number, i + 1) for i in aligned.added]
     return {"omitted": omitted, "added": added}
 
 
@@ -78,8 +78,8 @@ def table(name: str, scores: Scores) -> str:
     for place, s in scores.get("by_position", {}).items():
         lines.append(f"{name}, {place}: d-BLEU {s['d_bleu']:.2f}, chrF {s['chrf']:.2f} ({s['documents']} documents)")
     if "omissions" in scores:
-        found = scores["omissions"]
-        lines += [_named(name, found[key], key) for key in ("omitted", "added")]
+        omissions = scores["omissions"]
+        lines += [_named(name, omissions[key], key) for key in ("omitted", "added")]
     return "\n".join(lines)
 
 
@@ -106,14 +106,14 @@ class Breakdown(FurtherScore):
         return self.by_position or self.omissions
 
     def evaluate(self, systems: Systems) -> dict[str, Scores]:
-        found: dict[str, Scores] = {}
+        results: dict[str, Scores] = {}
         for name, documents in systems.hypotheses.items():
-            found[name] = {}
+            results[name] = {}
             if self.by_position:
-                found[name]["by_position"] = by_position(documents, systems.references, systems.tokenize)
+                results[name]["by_position"] = by_position(documents, systems.references, systems.tokenize)
             if self.omissions:
-                found[name]["omissions"] = omissions(documents, systems.references)
-        return found
+                results[name]["omissions"] = omissions(documents, systems.references)
+        return results
 
     def text(self, name: str, scores: Scores) -> str:
         return table(name, scores)

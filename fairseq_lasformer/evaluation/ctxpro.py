@@ -28,9 +28,9 @@ class Item(NamedTuple):
 def read_set(path: Path) -> tuple[list[Item], str]:
     """Return the items of a set, ``SET.json``, and the target language, if the names of their documents contain it."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        items = [Item(str(i["expected"]), str(i["rule"]), i.get("ante distance")) for i in found]
-        pair = str(found[0].get("document id", "")).partition("/")[0].split("-")
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        items = [Item(str(i["expected"]), str(i["rule"]), i.get("ante distance")) for i in entries]
+        pair = str(entries[0].get("document id", "")).partition("/")[0].split("-")
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from e
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as e:
@@ -95,8 +95,8 @@ def evaluate(translations: Sequence[Document], items: Sequence[Item], language: 
     return {"right": right, "total": len(items), "by_rule": by_rule, "by_distance": ordered}
 
 
-def text(found: Scores) -> str:
+def text(scores: Scores) -> str:
     """Format the result for a terminal; the last line is ``accuracy: RIGHT / TOTAL``."""
-    lines = [f"{rule}: {right} / {total}" for rule, (right, total) in sorted(found["by_rule"].items())]
-    lines += [f"distance {d}: {right} / {total}" for d, (right, total) in found["by_distance"].items()]
-    return "\n".join([*lines, f"accuracy: {found['right']} / {found['total']}"])
+    lines = [f"{rule}: {right} / {total}" for rule, (right, total) in sorted(scores["by_rule"].items())]
+    lines += [f"distance {d}: {right} / {total}" for d, (right, total) in scores["by_distance"].items()]
+    return "\n".join([*lines, f"accuracy: {scores['right']} / {scores['total']}"])

@@ -70,8 +70,8 @@ def lost_numbers(pair: Pair) -> list[str]:
 
 
 def _digits(text: str) -> list[str]:
-    found = (re.sub(r"\D", "", number) for number in re.findall(r"\d(?:[\d.,'’\u00a0\u202f]*\d)?", text))
-    return [number for number in found if len(number) > 1]
+    digits = (re.sub(r"\D", "", number) for number in re.findall(r"\d(?:[\d.,'’\u00a0\u202f]*\d)?", text))
+    return [number for number in digits if len(number) > 1]
 
 
 def doubts(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
@@ -114,7 +114,7 @@ def facts(pairs: Sequence[Pair], reasons: Sequence[tuple[str, ...]], seconds: fl
     sources: dict[str, set[str]] = {}
     for pair in pairs:
         sources.setdefault(pair.translation, set()).add(pair.source)
-    kinds = [kind for found in reasons for kind in found]
+    kinds = [kind for kinds_of in reasons for kind in kinds_of]
     return Facts(
         lines=len(pairs),
         repaired=sum(pair.repaired for pair in pairs),
@@ -122,7 +122,7 @@ def facts(pairs: Sequence[Pair], reasons: Sequence[tuple[str, ...]], seconds: fl
         loops=kinds.count("loops"),
         empty=kinds.count("empty"),
         far=kinds.count("far"),
-        doubtful=sum(bool(found) for found in reasons),
+        doubtful=sum(bool(kinds_of) for kinds_of in reasons),
         duplicates=sum(len(sources[pair.translation]) > 1 for pair in pairs if pair.translation),
         source_characters=sum(len(pair.source) for pair in pairs),
         characters=sum(len(pair.translation) for pair in pairs),

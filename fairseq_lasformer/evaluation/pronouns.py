@@ -62,10 +62,10 @@ def counts(hypothesis: Document, reference: Document, source: Document, pronouns
     """Return [found, in the reference] by class of the source sentence and pronoun, for one document."""
     result: Counts = {WITH: {}, WITHOUT: {}}
     for ours, theirs, original in zip(hypothesis, reference, source):
-        own, kind = pronouns.found_in(ours), WITH if pronouns.source.search(original) else WITHOUT
+        hits, kind = pronouns.found_in(ours), WITH if pronouns.source.search(original) else WITHOUT
         for pronoun, n in pronouns.found_in(theirs).items():
             count = result[kind].setdefault(pronoun, [0, 0])
-            count[0] += min(n, own[pronoun])
+            count[0] += min(n, hits[pronoun])
             count[1] += n
     return result
 
@@ -74,15 +74,15 @@ def _added(documents: Sequence[Counts]) -> Counts:
     total: Counts = {WITH: {}, WITHOUT: {}}
     for document in documents:
         for kind, pronouns in document.items():
-            for pronoun, (found, n) in pronouns.items():
+            for pronoun, (hits, n) in pronouns.items():
                 count = total[kind].setdefault(pronoun, [0, 0])
-                count[0] += found
+                count[0] += hits
                 count[1] += n
     return total
 
 
 def _recall(pronouns: dict[str, list[int]]) -> float:
-    return sum(found for found, _ in pronouns.values()) / max(1, sum(n for _, n in pronouns.values()))
+    return sum(hits for hits, _ in pronouns.values()) / max(1, sum(n for _, n in pronouns.values()))
 
 
 def evaluate(
@@ -104,10 +104,10 @@ def evaluate(
                 "--pronouns: needs a line of the translation for each of the source; document {} has {} (translation), "
                 "{} (reference) and {} (source)".format(i, *lengths)
             )
-    found = [counts(*sides, LANGUAGES[language]) for sides in zip(hypotheses, references, sources)]
-    if not any(total for total in _added(found).values()):
+    counted = [counts(*sides, LANGUAGES[language]) for sides in zip(hypotheses, references, sources)]
+    if not any(total for total in _added(counted).values()):
         raise InputError(f"--pronouns: the reference has none of the language {language}; --target-lang names another")
-    return found
+    return counted
 
 
 def summary(documents: Sequence[Counts]) -> Scores:
@@ -131,13 +131,13 @@ def significance(system: Sequence[Counts], baseline: Sequence[Counts], samples: 
     return {kind: (n + 1) / (samples + 1) for kind, n in worse.items()}
 
 
-def text(name: str, found: Scores) -> str:
+def text(name: str, scores: Scores) -> str:
     """Format the summary of a system for a terminal."""
     lines = []
-    for kind, pronouns in found["counts"].items():
+    for kind, pronouns in scores["counts"].items():
         each = ", ".join(f"{p} {pronouns[p][0]}/{pronouns[p][1]}" for p in dict.fromkeys(ORDER) if p in pronouns)
-        p = f", p = {found['p'][kind]:.4f}" if "p" in found else ""
-        lines.append(f"{name}, {kind}: pronouns found {found['recall'][kind]:.1%}{p} ({each})")
+        p = f", p = {scores['p'][kind]:.4f}" if "p" in scores else ""
+        lines.append(f"{name}, {kind}: pronouns found {scores['recall'][kind]:.1%}{p} ({each})")
     return "\n".join(lines)
 
 
@@ -166,10 +166,10 @@ class PronounScore(FurtherScore):
             for name, documents in systems.hypotheses.items()
         }
         first, *others = counted
-        found = {name: {"pronouns": summary(documents)} for name, documents in counted.items()}
+        results = {name: {"pronouns": summary(documents)} for name, documents in counted.items()}
         for name in others if systems.samples else ():
-            found[name]["pronouns"]["p"] = significance(counted[name], counted[first], systems.samples)
-        return found
+            results[name]["pronouns"]["p"] = significance(counted[name], counted[first], systems.samples)
+        return results
 
     def text(self, name: str, scores: Scores) -> str:
         return text(name, scores["pronouns"])

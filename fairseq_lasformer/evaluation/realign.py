@@ -27,9 +27,9 @@ def realign(hypotheses: Sequence[Document], references: Sequence[Document], toke
         sides = ["\n".join(reference), " ".join(hypothesis)]
         if tokenize in UNSPACED:
             lines = [[" ".join(line.replace(" ", "\u2581")) for line in side.split("\n")] for side in sides]
-            found = align_texts("\n".join(lines[0]), lines[1][0])
+            aligned = align_texts("\n".join(lines[0]), lines[1][0])
             return [
-                line.replace(" ", "").replace("\u2581", " ").strip() for line in found.split("\n")[: len(reference)]
+                line.replace(" ", "").replace("\u2581", " ").strip() for line in aligned.split("\n")[: len(reference)]
             ]
         return [line.strip() for line in align_texts(*sides).split("\n")[: len(reference)]]
 

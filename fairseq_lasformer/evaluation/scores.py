@@ -35,9 +35,9 @@ def score(hypotheses: Sequence[Document], references: Sequence[Document], tokeni
             f"{first + 1} to {last}"
         )
     outputs, agree = Outputs.of(hypotheses, references, tokenize)
-    found = {key: metric.score(outputs) for key, metric in METRICS.items()}
-    result: Scores = {key: score for key, (score, _) in found.items()}
-    signatures = {key: signature for key, (_, signature) in found.items() if not METRICS[key].by_sentence}
+    scores = {key: metric.score(outputs) for key, metric in METRICS.items()}
+    result: Scores = {key: score for key, (score, _) in scores.items()}
+    signatures = {key: signature for key, (_, signature) in scores.items() if not METRICS[key].by_sentence}
     lengths = [sum(len(text.split()) for text in side) for side in outputs.documents]
     if tokenize in UNSPACED:
         counted = bleu(True, tokenize).corpus_score(outputs.documents[0], [outputs.documents[1]])
@@ -82,10 +82,10 @@ def compare(
     return {"systems": systems, "signature": str(signatures["BLEU"])}
 
 
-def comparison_table(found: Scores) -> str:
+def comparison_table(scores: Scores) -> str:
     """Format the results of :func:`compare` for a terminal."""
-    lines = [f"paired bootstrap of d-BLEU, {found['signature']}"]
-    for name, s in found["systems"].items():
+    lines = [f"paired bootstrap of d-BLEU, {scores['signature']}"]
+    for name, s in scores["systems"].items():
         against = "baseline" if s["p"] is None else f"p = {s['p']:.4f}"
         lines.append(f"  {name}: {s['d_bleu']:.2f} (mean {s['mean']:.2f} +- {s['interval']:.2f}), {against}")
     return "\n".join(lines)

@@ -52,14 +52,14 @@ def sentences(text: str) -> list[str]:
 
     This is needed because Moses detaches a full stop followed by a lower-cased word only at the end of a line.
     """
-    found: list[str] = []
+    lines: list[str] = []
     begin = 0
     for end in _SENTENCE_END.finditer(text):
         last = text[begin : end.start()].rpartition(" ")[2]
         if end[0][0] != "." or last.lower() not in _abbreviations():
-            found.append(text[begin : end.end()])
+            lines.append(text[begin : end.end()])
             begin = end.end()
-    return [s.strip() for s in (*found, text[begin:]) if s.strip()]
+    return [s.strip() for s in (*lines, text[begin:]) if s.strip()]
 
 
 _SENTENCE_END = re.compile("[.!?]( ?[\"'”’)\\]])*(?=\\s)")
@@ -111,9 +111,9 @@ def score(
     result: dict[str, float] = {}
     product = 1.0
     for part, (begin, end) in PARTS.items():
-        found = [hit(label, hypotheses[i], len(references[i])) for i in range(begin, end) for label in labels[i]]
-        result[part] = 100.0 * sum(found) / max(1, len(found))
-        result[f"{part}_labels"] = len(found)
+        hits = [hit(label, hypotheses[i], len(references[i])) for i in range(begin, end) for label in labels[i]]
+        result[part] = 100.0 * sum(hits) / max(1, len(hits))
+        result[f"{part}_labels"] = len(hits)
         product *= result[part]
     return result | {"TCP": product ** (1 / 3)}
 

@@ -22,11 +22,11 @@ _WORD = re.compile(r"\b[a-z]{4,}\b")
 
 def _ngrams(line: str) -> set[str]:
     """Return the possible terms of a line: 2 to 8 letters of a script without spaces, 1 to 3 words of any other."""
-    found = set()
+    ngrams = set()
     if _UNSPACED.search(line):
         for part in re.findall(r"[\w·]+", line):
-            found |= {part[i : i + n] for n in range(2, 9) for i in range(len(part) - n + 1)}
-        return found
+            ngrams |= {part[i : i + n] for n in range(2, 9) for i in range(len(part) - n + 1)}
+        return ngrams
     words = re.findall(r"\w+", line)
     return {" ".join(words[i : i + n]) for n in range(1, 4) for i in range(len(words) - n + 1)}
 
@@ -46,18 +46,18 @@ def _pairs(
         totals: number of lines with each n-gram.
         sure: minimum Dice coefficient.
     """
-    found: dict[str, tuple[float, str]] = {}
+    pairs: dict[str, tuple[float, str]] = {}
     for target in targets:
         pattern, n_words = re.compile(rf"\b{re.escape(target)}\b"), len(target.split())
         near = set.intersection(*(places.get(word, set()) for word in _WORDS.findall(target)))
-        own = [lines[i][0] for i in near if pattern.search(lines[i][1])]
-        together = Counter(ngram for ngrams in own for ngram in ngrams)
-        dice = {n: 2 * count / (totals[n] + len(own)) for n, count in together.items()}
+        translations = [lines[i][0] for i in near if pattern.search(lines[i][1])]
+        together = Counter(ngram for ngrams in translations for ngram in ngrams)
+        dice = {n: 2 * count / (totals[n] + len(translations)) for n, count in together.items()}
         # of those that are as sure, one of as many words: in a small text, "our customer" is as sure as "customer"
         best = max(dice, key=lambda n: (dice[n], -abs(len(n.split()) - n_words), len(n), n), default="")
-        if best and dice[best] >= sure and dice[best] > found.get(best, (0.0, ""))[0]:
-            found[best] = dice[best], target
-    return found
+        if best and dice[best] >= sure and dice[best] > pairs.get(best, (0.0, ""))[0]:
+            pairs[best] = dice[best], target
+    return pairs
 
 
 def find(
@@ -78,15 +78,15 @@ def find(
         for word in _WORDS.findall(line):
             places.setdefault(word, set()).add(i)
     names = Counter(name for _, line in lines for name in set(_NAME.findall(line)))
-    made = _pairs(lines, places, totals, sorted(name for name, n in names.items() if n >= minimum), sure)
+    pairs = _pairs(lines, places, totals, sorted(name for name, n in names.items() if n >= minimum), sure)
     if seed is None:
-        return [(source, target) for source, (_, target) in made.items()]
+        return [(source, target) for source, (_, target) in pairs.items()]
     words = Counter(word for _, line in lines for word in set(_WORD.findall(line)))
     other = [word for word, n in sorted(words.items()) if minimum <= n <= 50]
     random.Random(seed).shuffle(other)
     drawn: dict[str, tuple[float, str]] = {}
     for start in range(0, len(other), 100):
-        if len(drawn) >= len(made):
+        if len(drawn) >= len(pairs):
             break
         drawn = _pairs(lines, places, totals, other[start : start + 100], sure) | drawn
-    return sorted((source, target) for source, (_, target) in [*drawn.items()][: len(made)])
+    return sorted((source, target) for source, (_, target) in [*drawn.items()][: len(pairs)])

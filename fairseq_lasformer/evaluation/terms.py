@@ -22,10 +22,10 @@ Terms = dict[str, tuple[str, ...]]
 
 def grouped(entries: Sequence[tuple[str, str]]) -> Terms:
     """Return the correct translations of each source term."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for source, target in entries:
-        found.setdefault(source, []).append(target)
-    return {source: tuple(dict.fromkeys(targets)) for source, targets in found.items()}
+        groups.setdefault(source, []).append(target)
+    return {source: tuple(dict.fromkeys(targets)) for source, targets in groups.items()}
 
 
 _pattern = lru_cache(maxsize=100_000)(term_pattern)
@@ -79,11 +79,11 @@ def evaluate(hypotheses: Sequence[Document], sources: Sequence[Document], terms:
     return {name: total[name] for name in ("found", "asked", "same", "repeated")}
 
 
-def text(name: str, found: Scores) -> str:
+def text(name: str, scores: Scores) -> str:
     """Format the result of a system for a terminal."""
 
     def share(part: str, whole: str) -> str:
-        return f"{found[part] / found[whole]:.1%} ({found[part]} of {found[whole]})" if found[whole] else "none"
+        return f"{scores[part] / scores[whole]:.1%} ({scores[part]} of {scores[whole]})" if scores[whole] else "none"
 
     return f"{name}: terms translated {share('found', 'asked')}, in one form where repeated {share('same', 'repeated')}"
 

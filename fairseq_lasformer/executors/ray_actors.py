@@ -52,18 +52,18 @@ class RayActors(Executor):
         if not waiting:
             yield from (result for _, result in known)  # type: ignore[misc]
             return
-        found: dict[int, Result] = {}
+        results: dict[int, Result] = {}
         with self._cluster(resources) as ray:
             outcomes = self._outcomes(ray, worker, waiting, resources, retries)
             for n, (_, result) in enumerate(known):
-                while n in waiting and n not in found:
+                while n in waiting and n not in results:
                     outcome = next(outcomes)
                     if outcome.error:
                         reason = outcome.error if outcome.expected else f"{self.what} failed: {outcome.error}"
                         raise InputError(reason)
                     report(outcome.units)
-                    found[outcome.number] = outcome.result
-                yield found.pop(n) if n in waiting else result  # type: ignore[misc]
+                    results[outcome.number] = outcome.result
+                yield results.pop(n) if n in waiting else result  # type: ignore[misc]
 
     @contextmanager
     def _cluster(self, resources: Resources) -> Iterator[Any]:

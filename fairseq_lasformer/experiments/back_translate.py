@@ -51,5 +51,5 @@ def back_translate(
         raise InputError(f"{config}: mono is missing: prefixes of documents in {whole.target}")
     clean = bool(whole.prepare.get("clean", False))
     of = Translated(whole.target, whole.source, checkpoint, data, beam, clean, jobs, engine)
-    made = of.write_all(whole.mono, whole.out / "back", "mono", "back-translate", tell)
-    run(replace(whole, train=(*whole.train, *made), mono=()), tell=tell)
+    prefixes = of.write_all(whole.mono, whole.out / "back", "mono", "back-translate", tell)
+    run(replace(whole, train=(*whole.train, *prefixes), mono=()), tell=tell)

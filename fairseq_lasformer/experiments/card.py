@@ -39,7 +39,7 @@ def write_card(folder: Path, data: Path) -> None:
         folder: folder of checkpoints, with ``train.log`` and perhaps ``scores.json``.
         data: prepared folder that they were trained on.
     """
-    path, made = folder / NAME, f"{_BEGIN}\n{_text(folder, data)}\n{_END}"
+    path, card = folder / NAME, f"{_BEGIN}\n{_text(folder, data)}\n{_END}"
     try:
         before = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -47,7 +47,7 @@ def write_card(folder: Path, data: Path) -> None:
     inside = re.compile(re.escape(_BEGIN) + ".*?" + re.escape(_END), re.DOTALL)
     if not inside.search(before):
         return  # a card that its owner wrote
-    atomic_write(path, inside.sub(lambda _: made, before, count=1))
+    atomic_write(path, inside.sub(lambda _: card, before, count=1))
 
 
 def _text(folder: Path, data: Path) -> str:

@@ -49,9 +49,9 @@ def competitors(keys: int = KEYS, length: int = 0, modules: Sequence[str] = MODU
         ("rfa", f"features={max(1, keys // 2)}"),
         ("luna", f"rows={max(1, keys // 2)}"),
     ]
-    found = [
+    ways = [
         Competitor(name if name != "full" else "Transformer", f"{name}:{n}".rstrip(":"), ",".join(modules))
         for name, n in numbers
     ]
     linformer = ",".join(m for m in modules if m != "decoder") or "none"
-    return [*found, Competitor("linformer", f"linformer:rows={keys},length={max(2048, length)}", linformer)]
+    return [*ways, Competitor("linformer", f"linformer:rows={keys},length={max(2048, length)}", linformer)]

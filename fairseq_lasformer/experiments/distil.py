@@ -54,5 +54,5 @@ def distil(
     words = whole.fairseq
     if word_level:
         words = ("--distil-from", str(checkpoint.resolve()), *words)
-    own = replace(whole, train=tuple(translated), fairseq=words)
-    run(own, tell=tell, reuse=data)
+    configured = replace(whole, train=tuple(translated), fairseq=words)
+    run(configured, tell=tell, reuse=data)

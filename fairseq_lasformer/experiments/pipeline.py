@@ -189,5 +189,5 @@ class Experiment:
 
 def _updates(checkpoint: Path) -> int:
     """Return the number of updates in ``checkpoint_EPOCH_UPDATES.pt``."""
-    found = re.fullmatch(r"checkpoint_\d+_(\d+)\.pt", checkpoint.name)
-    return int(found[1]) if found else -1
+    match = re.fullmatch(r"checkpoint_\d+_(\d+)\.pt", checkpoint.name)
+    return int(match[1]) if match else -1

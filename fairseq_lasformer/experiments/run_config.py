@@ -156,15 +156,15 @@ class RunConfig:
 
     def chosen(self, names: Sequence[str]) -> list[System]:
         """Return the systems with these names, or all of them, each after the one that it starts from."""
-        known, found = {system.name: system for system in self.systems}, dict[str, System]()
+        known, chosen = {system.name: system for system in self.systems}, dict[str, System]()
         for name in names or known:
             if name not in known:
                 raise InputError(f"--only {name}: the systems are {', '.join(known) or 'none'}")
             line = [known[name]]
             while line[0].start:
                 line.insert(0, known[line[0].start])
-            found |= {system.name: system for system in line}
-        return list(found.values())
+            chosen |= {system.name: system for system in line}
+        return list(chosen.values())
 
 
 def _sections(given: Json, where: str, examples: bool = False) -> dict[str, Json]:
@@ -174,11 +174,11 @@ def _sections(given: Json, where: str, examples: bool = False) -> dict[str, Json
         where: the place of the sections, for messages.
         examples: whether only the examples of a preparation may be chosen.
     """
-    found = {}
+    sections = {}
     for name, (cls, names) in _SECTIONS.items():
         names = _EXAMPLES if examples and name == "prepare" else names
-        found[name] = read_section(cls, given.get(name), f"{where}{name}", names)
-    return found
+        sections[name] = read_section(cls, given.get(name), f"{where}{name}", names)
+    return sections
 
 
 def _on_gpu(path: Path, given: Json) -> Json:
@@ -217,9 +217,9 @@ def _systems(path: Path, given: object) -> tuple[System, ...]:
         if start and start not in map(str, given):
             raise InputError(f"{path}: {where}: start: there is no system {start}")
         sections = _sections(special, f"{path}: {where}.", examples=True)
-        own = words(path, f"{where}.fairseq", special.get("fairseq"))
+        fairseq = words(path, f"{where}.fairseq", special.get("fairseq"))
         systems.append(
-            System(str(name), start, sections["prepare"], sections["training"], own, sections["translation"])
+            System(str(name), start, sections["prepare"], sections["training"], fairseq, sections["translation"])
         )
     starts = {system.name: system.start for system in systems}
     for name in starts:
@@ -305,19 +305,19 @@ def _several(whole: RunConfig, preparation: PrepareConfig, systems: Sequence[Sys
         def say(text: str, name: str = system.name) -> None:
             tell(f"{name}: {text}")
 
-        own, data = whole.of(system), preparation.out
+        alone, data = whole.of(system), preparation.out
         if system.prepare:
             data = whole.out / "-".join(["data", *(f"{k}-{v}" for k, v in sorted(system.prepare.items()))])
             other = _other_examples(preparation, data, system.prepare)
-            say(_prepare(other, [own.out / "model"]))
-        options, note = own.options(data, own.out / "model")
+            say(_prepare(other, [alone.out / "model"]))
+        options, note = alone.options(data, alone.out / "model")
         if note:
             say(note)
         if system.start:
             begin = ("--finetune-from-model", str(checkpoints[system.start]))
             options = replace(options, options=(*begin, *options.options))
-        _run(own, data, options, say)
-        checkpoints[system.name] = _experiment(own, data, options).checkpoint
+        _run(alone, data, options, say)
+        checkpoints[system.name] = _experiment(alone, data, options).checkpoint
     return [whole.out / name / "model" for name in checkpoints]
 
 
@@ -334,8 +334,8 @@ def _baseline(whole: RunConfig, preparation: PrepareConfig, options: TrainOption
     dense = options.arch if "dense" in options.arch else options.arch.replace("lasformer", "lasformer_dense", 1)
     if dense not in PRESETS:
         raise InputError(f"baseline: no dense model has the size of {options.arch}; leave baseline out")
-    own = replace(whole, out=folder)
-    return _run(own, folder / "data", replace(options, arch=dense), lambda text: tell(f"baseline: {text}"))
+    sentences = replace(whole, out=folder)
+    return _run(sentences, folder / "data", replace(options, arch=dense), lambda text: tell(f"baseline: {text}"))
 
 
 def _experiment(whole: RunConfig, data: Path, options: TrainOptions) -> Experiment:

@@ -85,26 +85,26 @@ class TrainOptions:
         criterion = self.criterion or (
             "label_smoothed_cross_entropy_with_selection" if ours else "label_smoothed_cross_entropy"
         )
-        made: list[Any] = [str(data.resolve()), "--user-dir", Path(__file__).parents[1], "--save-dir", out]
-        made += ["--task", "document_translation", "-s", settings.source_lang, "-t", settings.target_lang]
+        words: list[Any] = [str(data.resolve()), "--user-dir", Path(__file__).parents[1], "--save-dir", out]
+        words += ["--task", "document_translation", "-s", settings.source_lang, "-t", settings.target_lang]
         usual = "all" if settings.joined_dictionary else "decoder"
         tied = TIED[usual if self.tie_embeddings == "auto" else self.tie_embeddings]
-        made += ["--arch", self.arch, *([tied] if tied else []), "--dropout", self.dropout]
-        made += ["--word-dropout", self.word_dropout, "--criterion", criterion, "--label-smoothing", 0.1]
-        made += ["--optimizer", self.optimizer, "--adam-betas", "(0.9,0.98)", "--lr", self.lr]
-        made += ["--subword-sampling", self.subword_sampling] if self.subword_sampling else []
-        made += ["--store-ema", "--ema-decay", self.ema_decay] if self.ema_decay else []
-        made += ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", self.warmup]
-        made += ["--max-tokens", tokens, "--update-freq", update_freq, "--max-update", self.max_update]
-        made += ["--save-interval-updates", self.save_every, "--keep-interval-updates", 1, "--no-epoch-checkpoints"]
-        made += ["--save-interval-minutes", self.save_minutes]
-        made += ["--log-format", "json", "--log-interval", self.log_every]
+        words += ["--arch", self.arch, *([tied] if tied else []), "--dropout", self.dropout]
+        words += ["--word-dropout", self.word_dropout, "--criterion", criterion, "--label-smoothing", 0.1]
+        words += ["--optimizer", self.optimizer, "--adam-betas", "(0.9,0.98)", "--lr", self.lr]
+        words += ["--subword-sampling", self.subword_sampling] if self.subword_sampling else []
+        words += ["--store-ema", "--ema-decay", self.ema_decay] if self.ema_decay else []
+        words += ["--lr-scheduler", "inverse_sqrt", "--warmup-updates", self.warmup]
+        words += ["--max-tokens", tokens, "--update-freq", update_freq, "--max-update", self.max_update]
+        words += ["--save-interval-updates", self.save_every, "--keep-interval-updates", 1, "--no-epoch-checkpoints"]
+        words += ["--save-interval-minutes", self.save_minutes]
+        words += ["--log-format", "json", "--log-interval", self.log_every]
         if SplitInfo.load(data, "valid") is None:
-            made.append("--disable-validation")
+            words.append("--disable-validation")
         elif self.patience:
-            made += ["--patience", self.patience]
-        made += device
-        return [str(Path(sys.executable).with_name("fairseq-train")), *map(str, made), *self.options]
+            words += ["--patience", self.patience]
+        words += device
+        return [str(Path(sys.executable).with_name("fairseq-train")), *map(str, words), *self.options]
 
     def _on_gpu(self) -> bool:
         import torch
@@ -177,17 +177,17 @@ class RowOptions(Beam):
     def training(self, system: str) -> tuple[str, ...]:
         """Return the Hydra overrides of the training of a system."""
         steps = 1 if self.gpus > PAPER_GPUS else PAPER_GPUS // max(1, self.gpus)
-        own = [f"optimization.update_freq=[{steps}]"]
+        overrides = [f"optimization.update_freq=[{steps}]"]
         if self.max_update is not None:
-            own.append(f"optimization.max_update={self.max_update}")
+            overrides.append(f"optimization.max_update={self.max_update}")
         if not self.gpus:
-            own.append("common.cpu=true")
+            overrides.append("common.cpu=true")
         else:
-            own.append(f"distributed_training.distributed_world_size={self.gpus}")
+            overrides.append(f"distributed_training.distributed_world_size={self.gpus}")
             precision = "fp16" if self.precision == "auto" else self.precision
-            own += [] if precision == "fp32" else [f"common.{precision}=true"]
-            own += ["common.fp16_no_flatten_grads=true"] if (precision, system[-3:]) == ("fp16", "moe") else []
-        return (*own, *self.overrides)
+            overrides += [] if precision == "fp32" else [f"common.{precision}=true"]
+            overrides += ["common.fp16_no_flatten_grads=true"] if (precision, system[-3:]) == ("fp16", "moe") else []
+        return (*overrides, *self.overrides)
 
     def generation(self) -> tuple[str, ...]:
         """Return the options of fairseq-generate."""

@@ -44,10 +44,10 @@ class Translated(NamedTuple):
         check_writable(folder / name)
         progress = Progress(folder, key_of(command))
         progress.open(f"{folder}: belongs to a different run; choose another folder (out)")
-        made = [folder / f"{name}{i}" for i in range(len(prefixes))]
-        for prefix, place in zip(prefixes, made):
+        outputs = [folder / f"{name}{i}" for i in range(len(prefixes))]
+        for prefix, place in zip(prefixes, outputs):
             self.write(prefix, place, progress, tell)
-        return tuple(map(str, made))
+        return tuple(map(str, outputs))
 
     def write(self, prefix: str, made: Path, progress: Progress, tell: Tell) -> None:
         """Write ``MADE.SOURCE`` and ``MADE.TARGET``: ``PREFIX.SOURCE`` and its translation.
@@ -84,9 +84,9 @@ class Translated(NamedTuple):
         sources = split_documents(read_lines(f"{alone}.{self.source}", self.clean))
         lines = [[*zip(*pair, strict=True)] for pair in zip(sources, done.documents, strict=True)]
         wrong = {*done.flawed, *((i, j) for i, d in enumerate(lines) for j, line in enumerate(d) if not line[1])}
-        kept = [[line for j, line in enumerate(d) if (i, j) not in wrong] for i, d in enumerate(lines)]
+        right = [[line for j, line in enumerate(d) if (i, j) not in wrong] for i, d in enumerate(lines)]
         for side, language in enumerate((self.source, self.target)):
-            text = join_documents([[line[side] for line in document] for document in kept if document])
+            text = join_documents([[line[side] for line in document] for document in right if document])
             atomic_write(beside(made, f".{language}"), text)
         left_out = f"; {len(wrong)} lines that went wrong are left out" if wrong else ""
         tell(f"{prefix}: {summary(done._replace(flawed=[]), 'lines')}{left_out}")

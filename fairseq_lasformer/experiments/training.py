@@ -82,8 +82,8 @@ def train(config: Path, overrides: Sequence[str], log: Path, what: str) -> None:
     total = int(next((v for k, v in reversed(named) if k == "optimization.max_update"), 0))
     total = total or int(read_config(config).optimization.max_update)
     command = [str(Path(sys.executable).with_name("fairseq-hydra-train")), "--config-dir", str(config.resolve().parent)]
-    own = [override("common.user_dir", Path(__file__).parents[1])]
-    command += ["--config-name", config.stem, *own, *overrides]
+    plugin = [override("common.user_dir", Path(__file__).parents[1])]
+    command += ["--config-name", config.stem, *plugin, *overrides]
     follow(command, log, total, what)
 
 
@@ -169,16 +169,16 @@ class _Reader:
             fields = json.loads(line[line.index("{") :])
             self.shown["valid"] = fields["valid_nll_loss"]
             bar.update(max(0, int(fields["valid_num_updates"]) - bar.n))
-        elif (found := re.search(r"[Ll]oaded checkpoint .* @ (\d+) updates", line)) and int(found[1]):
-            bar.write(f"resumed at update {int(found[1]):,}", file=sys.stderr)
-        elif found := re.search(r"num\. (?:shared )?model params: ([\d,]+)", line):
-            self.parameters = max(self.parameters, int(found[1].replace(",", "")))
-        elif found := re.search(r"'update_freq': \[(\d+)", line):
-            self.batches = int(found[1])
-        elif found := re.search(r"first batch: ([\d.]+) seconds", line):
-            bar.write(estimate(self.parameters, float(found[1]), self.batches, self.total), file=sys.stderr)
-        elif found := re.match(r"interrupted: saved after (\d+) updates", line):
-            self.saved = found[1]
+        elif (match := re.search(r"[Ll]oaded checkpoint .* @ (\d+) updates", line)) and int(match[1]):
+            bar.write(f"resumed at update {int(match[1]):,}", file=sys.stderr)
+        elif match := re.search(r"num\. (?:shared )?model params: ([\d,]+)", line):
+            self.parameters = max(self.parameters, int(match[1].replace(",", "")))
+        elif match := re.search(r"'update_freq': \[(\d+)", line):
+            self.batches = int(match[1])
+        elif match := re.search(r"first batch: ([\d.]+) seconds", line):
+            bar.write(estimate(self.parameters, float(match[1]), self.batches, self.total), file=sys.stderr)
+        elif match := re.match(r"interrupted: saved after (\d+) updates", line):
+            self.saved = match[1]
 
 
 def estimate(parameters: int, seconds: float, batches: int, updates: int) -> str:

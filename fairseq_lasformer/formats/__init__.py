@@ -221,19 +221,19 @@ def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing, la
             return data
         finish = chosen.finish or (lambda old, new, *_: new)
         if finishing.bilingual:
-            made = bilingual.both(form, parsed, segments, target, lambda a, b: finish(a, b, finishing, languages))
+            both = bilingual.both(form, parsed, segments, target, lambda a, b: finish(a, b, finishing, languages))
         else:
-            made = finish(decoded.text, parsed.render(segments), finishing, languages)
+            both = finish(decoded.text, parsed.render(segments), finishing, languages)
         now = written
         if chosen.redeclare is not None:
-            if wanted is None and not now.can_encode(made):
+            if wanted is None and not now.can_encode(both):
                 now = now._replace(encoding="utf-8", mark=b"")
             if said is None or not same_encoding(said, now.encoding):
-                made = chosen.redeclare(made, now.encoding.upper().replace("_", "-"))
-        return now.encode(made, chosen.errors)
+                both = chosen.redeclare(both, now.encoding.upper().replace("_", "-"))
+        return now.encode(both, chosen.errors)
 
-    def left_out(made: bytes) -> int:
-        return chosen.left_out(decoded.text, decode(made).text) if chosen.left_out and parsed.blocks else 0
+    def left_out(translated: bytes) -> int:
+        return chosen.left_out(decoded.text, decode(translated).text) if chosen.left_out and parsed.blocks else 0
 
     seen = parsed.finished, parsed.unread, parsed.units
     return OpenFile(parsed.blocks, finished, "; ".join(notes), parsed.languages, *seen, left_out)
@@ -255,8 +255,8 @@ def _of_archive(data: bytes, archive: Archive, form: str, beside: Languages | No
             return data
         texts, start = [], 0
         for parsed, count in zip(archive.parsed, counts):
-            own = segments[start : start + count]
-            texts.append(bilingual.both(form, parsed, own, beside) if beside else parsed.render(own))
+            of_block = segments[start : start + count]
+            texts.append(bilingual.both(form, parsed, of_block, beside) if beside else parsed.render(of_block))
             start += count
         return archive.write(tuple(texts))
 
@@ -283,9 +283,9 @@ def check_format(name: str, hint: str = "") -> str:
     Args:
         hint: further advice for the error message.
     """
-    found = format_of(name)
-    if found is None:
+    kind = format_of(name)
+    if kind is None:
         known = ", ".join(suffix for value in FORMATS.values() for suffix in value.suffixes)
         instead = INSTEAD.get(PurePath(name).suffix.lower(), "")
         raise InputError(f"{name}: unknown format; {instead + '; ' if instead else ''}known: {known}{hint}")
-    return found
+    return kind

@@ -35,12 +35,12 @@ class Accelerators(NamedTuple):
 
     @classmethod
     def of(cls, messages: Iterable[str]) -> Accelerators:
-        found = ""
+        accelerator = ""
         for message in messages:
             for mark in "_&":
-                if mark not in found and mark in message and _place(message, mark, False) is not None:
-                    found += mark
-        return cls(found)
+                if mark not in accelerator and mark in message and _place(message, mark, False) is not None:
+                    accelerator += mark
+        return cls(accelerator)
 
     def find(self, message: str) -> int | None:
         """Return the place of a message's mark; None if it has none."""

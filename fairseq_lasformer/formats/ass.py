@@ -33,11 +33,11 @@ def read(text: str) -> Parsed:
             events = said.lower() in ("[events]", "[]")
         elif events and said.lower().startswith("format:"):
             names = _names(said.partition(":")[2])
-        found = _LINE.match(line)
-        if found is None:
+        match = _LINE.match(line)
+        if match is None:
             builder.keep(line)
             continue
-        fields = found[2].split(",", len(names) - 1)
+        fields = match[2].split(",", len(names) - 1)
         known = dict(zip(names, fields))
         begin, end = (_seconds(known.get(name, "")) for name in ("start", "end"))
         if len(fields) < len(names) or names[-1] != "text" or begin is None or end is None:
@@ -50,11 +50,11 @@ def read(text: str) -> Parsed:
             builder.units += 1
             writer.previous = writer.previous or Cue(begin, end, [])
             continue
-        builder.keep(found[1] + ",".join(fields[:-1]) + ",")
+        builder.keep(match[1] + ",".join(fields[:-1]) + ",")
         where = [known.get("style", ""), *POSITION.findall(fields[-1])]
         lines = re.findall(r".*?\\N|.+\Z", fields[-1], re.S)
         writer.add(Cue(begin, end, lines, " ".join(where), known.get("name", known.get("actor", "")).strip()))
-        builder.keep(found[3], " ")
+        builder.keep(match[3], " ")
     builder.leave()
     if writer.previous is None:
         raise InputError("contains no line of dialogue (Dialogue: 0,0:00:01.00,0:00:02.00,…)")
@@ -66,5 +66,5 @@ def _names(fields: str) -> list[str]:
 
 
 def _seconds(clock: str) -> float | None:
-    found = _CLOCK.match(clock)
-    return None if found is None else int(found[1]) * 3600 + int(found[2]) * 60 + float(re.sub("[,:]", ".", found[3]))
+    match = _CLOCK.match(clock)
+    return None if match is None else int(match[1]) * 3600 + int(match[2]) * 60 + float(re.sub("[,:]", ".", match[3]))

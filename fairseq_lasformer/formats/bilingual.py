@@ -57,40 +57,40 @@ def both(
         segments: see :meth:`Parsed.render`.
         finish: finishes a translated file, given the text before and after.
     """
-    own = [block.segments for block in parsed.blocks]
-    old = parsed.render(own)
+    originals = [block.segments for block in parsed.blocks]
+    old = parsed.render(originals)
     if form not in _IN_BLOCKS:
         return _JOINED[form](old, finish(old, parsed.render(segments)))
-    made = _in_blocks(parsed, old, own, segments, languages, form == "epub" and _BOOK.search(old) is not None)
-    return finish(old, made) if form == "html" else made
+    joined = _in_blocks(parsed, old, originals, segments, languages, form == "epub" and _BOOK.search(old) is not None)
+    return finish(old, joined) if form == "html" else joined
 
 
 def _lines(old: str, new: str) -> str:
     """Return lines, each with its translation below it."""
-    made: list[str] = []
+    rows: list[str] = []
     ends = re.compile(r"(\r\n?|\n)")
-    found = [ends.split(text) for text in (old, new)]
-    ending = next(iter(found[0][1::2]), "\n")
-    for number, (a, b) in enumerate(zip(*found, strict=True)):
-        made.append(a if number % 2 or not b.strip() or a.strip() == b.strip() else f"{a}{ending}{b}")
-    return "".join(made)
+    lines = [ends.split(text) for text in (old, new)]
+    ending = next(iter(lines[0][1::2]), "\n")
+    for number, (a, b) in enumerate(zip(*lines, strict=True)):
+        rows.append(a if number % 2 or not b.strip() or a.strip() == b.strip() else f"{a}{ending}{b}")
+    return "".join(rows)
 
 
 def _cues(old: str, new: str) -> str:
     """Return cues, each with the lines of its translation below its own."""
     lines, others = lines_with_ends(old), lines_with_ends(new)
-    made: list[str] = []
+    cues: list[str] = []
     position, ending = 0, _break(old)
     for (start, end, _), (begin, stop, _) in zip(subtitles.cues_of(lines), subtitles.cues_of(others), strict=True):
         texts = lines[start:end], others[begin:stop]
-        own, said = ([line.rstrip("\r\n") for line in text if line.strip()] for text in texts)
-        made += lines[position:end]
+        original, said = ([line.rstrip("\r\n") for line in text if line.strip()] for text in texts)
+        cues += lines[position:end]
         position = end
-        if own != said:
-            last = made.pop()
+        if original != said:
+            last = cues.pop()
             text = last.rstrip("\r\n")
-            made.append(ending.join([text, *said]) + last[len(text) :])
-    return "".join([*made, *lines[position:]])
+            cues.append(ending.join([text, *said]) + last[len(text) :])
+    return "".join([*cues, *lines[position:]])
 
 
 def _break(text: str) -> str:
@@ -100,43 +100,43 @@ def _break(text: str) -> str:
 def _in_blocks(
     parsed: Parsed,
     old: str,
-    own: Sequence[Sequence[str]],
+    originals: Sequence[Sequence[str]],
     segments: Sequence[Sequence[str]],
     languages: Languages,
     bare: bool,
 ) -> str:
     """Return a file, each block with its translation in it, and headings of Markdown with it below them."""
     front, at = front_matter(old), 0
-    made: list[str] = []
+    pieces: list[str] = []
     waiting, below = "", _BELOW  # the translation of a heading, with what stands before its line, and after the heading
     for number, piece in enumerate(parsed.pieces, 1):
         if isinstance(piece, str):
             at += len(piece)
             if waiting and "\n" in piece:
                 piece, waiting = _below(piece, waiting, below, number == len(parsed.pieces)), ""
-            made.append(piece)
+            pieces.append(piece)
             continue
         one = Parsed((piece,), parsed.blocks)
-        a, b = one.render(own), one.render(segments)
+        a, b = one.render(originals), one.render(segments)
         block = parsed.blocks[piece]
         if at < front or not (block.place.kind or block.write is escape or _IMAGE.sub("", a).strip()):
-            made.append(b)
+            pieces.append(b)
         elif not b.strip() or a.strip() == b.strip():
-            made.append(a)
+            pieces.append(a)
         elif block.write is escape:
-            made.append(_element(block, a, b, languages, bare))
+            pieces.append(_element(block, a, b, languages, bare))
         elif block.place.kind[:1] == "h":
-            heading = _HEADING.search("".join(made[-1:]))
+            heading = _HEADING.search("".join(pieces[-1:]))
             before = heading[1] + " " * len(heading[2] or "") if heading else ""
             said = _AFTER.sub("", _once(b))
             start = _BEGINS.match(said)
-            made.append(a)
+            pieces.append(a)
             below = _ATTRIBUTES if heading and heading[3] else _BELOW
             waiting = before + (f"{said[: start.end()]}\\{said[start.end() :]}" if start else said)
         else:
-            made.append(_paragraph(a, b))
+            pieces.append(_paragraph(a, b))
         at += len(a)
-    return "".join([*made, f"\n{waiting}" if waiting else ""])
+    return "".join([*pieces, f"\n{waiting}" if waiting else ""])
 
 
 def _below(piece: str, said: str, below: re.Pattern[str], last: bool) -> str:

@@ -22,23 +22,23 @@ def word(old: str, new: str) -> str:
     Args:
         old, new: the XML of both, with the same paragraphs.
     """
-    made: list[str] = []
+    pieces: list[str] = []
     paragraphs: list[tuple[list[str], list[str]]] = []  # the text of both, without paragraphs inside
     for a, b in zip(_PARAGRAPH.split(old), _PARAGRAPH.split(new), strict=True):
         if a.startswith("<w:p") and _PARAGRAPH.fullmatch(a):
             paragraphs.append(([], []))
         elif a == "</w:p>" and paragraphs:
-            own, said = map("".join, paragraphs.pop())
-            if own != said:
-                page = _PAGE.search(made[-1])  # the next page begins behind both
+            original, said = map("".join, paragraphs.pop())
+            if original != said:
+                page = _PAGE.search(pieces[-1])  # the next page begins behind both
                 rest = page[0] if page else ""
-                made[-1] = made[-1].removesuffix(rest)
-                made += ["<w:r><w:br/></w:r>", *_runs(said), rest]
+                pieces[-1] = pieces[-1].removesuffix(rest)
+                pieces += ["<w:r><w:br/></w:r>", *_runs(said), rest]
         elif paragraphs:
             paragraphs[-1][0].append(a)
             paragraphs[-1][1].append(b)
-        made.append(a)
-    return "".join(made)
+        pieces.append(a)
+    return "".join(pieces)
 
 
 def _runs(paragraph: str) -> Iterator[str]:

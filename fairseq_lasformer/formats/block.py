@@ -145,14 +145,14 @@ class Parsed:
             segments: for each block, one text per segment.
         """
 
-        found: list[str] = []
+        pieces: list[str] = []
         left = [iter(self.pieces)]  # blocks may be nested as deeply as their file's elements
         while left:
             piece = next(left[-1], None)
             if piece is None:
                 left.pop()
             elif isinstance(piece, str):
-                found.append(piece)
+                pieces.append(piece)
             else:
                 block, texts = self.blocks[piece], segments[piece]
                 if len(texts) != len(block.segments):
@@ -161,4 +161,4 @@ class Parsed:
                 for number, (markup, text) in enumerate(zip(block.markup, texts[1:]), 1):
                     inner += [*markup, block.written(number, text)]
                 left.append(iter(inner))
-        return "".join(found)
+        return "".join(pieces)

@@ -33,56 +33,56 @@ def tidied(
         fills: fills of the markup between them.
         markup: that markup.
     """
-    found = list(made)
-    _fill_empty(source, found, states, fills)
-    _move_punctuation(source, found, fills)
+    texts = list(made)
+    _fill_empty(source, texts, states, fills)
+    _move_punctuation(source, texts, fills)
     for pair in _PAIRS:
-        if any(c in text for c in pair for text in (*source, *found)):
-            _pair(source, found, pair)
-    _move_spaces(found, states, markup)
-    return found
+        if any(c in text for c in pair for text in (*source, *texts)):
+            _pair(source, texts, pair)
+    _move_spaces(texts, states, markup)
+    return texts
 
 
-def _fill_empty(source: Sequence[str], made: list[str], states: Sequence[Hashable], fills: Sequence[str]) -> None:
+def _fill_empty(source: Sequence[str], texts: list[str], states: Sequence[Hashable], fills: Sequence[str]) -> None:
     """Give formatted text that has lost its words the nearest ones of its neighbours, if these have others."""
     for i, text in enumerate(source):
-        if not states[i] or not has_letter(text) or has_letter(made[i]):
+        if not states[i] or not has_letter(text) or has_letter(texts[i]):
             continue
-        part = i + 1 < len(made) and text[-1].isalnum() and source[i + 1][:1].isalnum()
-        if part and (word := _WORD.match(made[i + 1])):
-            made[i], made[i + 1] = made[i].strip() + word[2], made[i + 1][word.end() :]
-            made[i - 1] += word[1] if i and not made[i - 1][-1:].isspace() else ""
+        part = i + 1 < len(texts) and text[-1].isalnum() and source[i + 1][:1].isalnum()
+        if part and (word := _WORD.match(texts[i + 1])):
+            texts[i], texts[i + 1] = texts[i].strip() + word[2], texts[i + 1][word.end() :]
+            texts[i - 1] += word[1] if i and not texts[i - 1][-1:].isspace() else ""
             continue
-        if i and fills[i - 1] != PLACEHOLDER and states[i - 1] != states[i] and has_letter(made[i - 1]):
-            pattern = _LAST if len(made[i - 1].split()) > 1 else None if has_letter(source[i - 1]) else _WORDS
-            if pattern and (word := pattern.search(made[i - 1])):
-                made[i - 1] = made[i - 1][: word.start()]
-                made[i] = word[1] + made[i].strip()
-                if word[2] and i + 1 < len(made):
-                    made[i + 1] = word[2] + made[i + 1].lstrip()
+        if i and fills[i - 1] != PLACEHOLDER and states[i - 1] != states[i] and has_letter(texts[i - 1]):
+            pattern = _LAST if len(texts[i - 1].split()) > 1 else None if has_letter(source[i - 1]) else _WORDS
+            if pattern and (word := pattern.search(texts[i - 1])):
+                texts[i - 1] = texts[i - 1][: word.start()]
+                texts[i] = word[1] + texts[i].strip()
+                if word[2] and i + 1 < len(texts):
+                    texts[i + 1] = word[2] + texts[i + 1].lstrip()
                 continue
         n = i + 1
-        if n < len(made) and fills[i] != PLACEHOLDER and len(made[n].split()) > 1 and states[n] != states[i]:
-            word = _FIRST.match(made[n])
+        if n < len(texts) and fills[i] != PLACEHOLDER and len(texts[n].split()) > 1 and states[n] != states[i]:
+            word = _FIRST.match(texts[n])
             if word and has_letter(word[2]):
-                made[i], made[n] = made[i].strip() + word[2], made[n][word.end() :]
-                made[i - 1] += word[1] if i and not made[i - 1][-1:].isspace() else ""
+                texts[i], texts[n] = texts[i].strip() + word[2], texts[n][word.end() :]
+                texts[i - 1] += word[1] if i and not texts[i - 1][-1:].isspace() else ""
 
 
-def _move_punctuation(source: Sequence[str], made: list[str], fills: Sequence[str]) -> None:
+def _move_punctuation(source: Sequence[str], texts: list[str], fills: Sequence[str]) -> None:
     """Move punctuation at the start of a segment whose source has none there to the words before it."""
-    for i in range(1, len(made)):
-        found = _MARKS.match(made[i])
+    for i in range(1, len(texts)):
+        match = _MARKS.match(texts[i])
         within = source[i][:1].isalnum() and source[i - 1][-1:].isalnum()  # a part of a word was marked
-        if found is None or within or _MARKS.match(source[i]):
+        if match is None or within or _MARKS.match(source[i]):
             continue
-        its_own = source[i - 1].rstrip().endswith(found[0].strip())
-        before = i - 1 if its_own else next((j for j in reversed(range(i)) if made[j].strip()), None)
+        its_own = source[i - 1].rstrip().endswith(match[0].strip())
+        before = i - 1 if its_own else next((j for j in reversed(range(i)) if texts[j].strip()), None)
         if before is None or PLACEHOLDER in fills[before:i]:
             continue
-        space = " " if made[before][-1:].isspace() and made[i][found.end() :][:1].isalnum() else ""
-        made[before] = made[before].rstrip() + found[0].strip() + space
-        made[i] = made[i][found.end() :]
+        space = " " if texts[before][-1:].isspace() and texts[i][match.end() :][:1].isalnum() else ""
+        texts[before] = texts[before].rstrip() + match[0].strip() + space
+        texts[i] = texts[i][match.end() :]
 
 
 def _unpaired(text: str, pair: str) -> tuple[list[int], list[int]]:
@@ -100,21 +100,21 @@ def _unpaired(text: str, pair: str) -> tuple[list[int], list[int]]:
     return opened, closing
 
 
-def _pair(source: Sequence[str], made: list[str], pair: str) -> None:
+def _pair(source: Sequence[str], texts: list[str], pair: str) -> None:
     """Give each segment as many brackets without a partner as its source has, and no pair where some cross borders."""
     crossing = any(any(_unpaired(text, pair)) for text in source)
     for i, text in enumerate(source):
         wanted = [len(places) for places in _unpaired(text, pair)]
-        if crossing and min(made[i].count(c) for c in pair) > min(text.count(c) for c in pair):
-            made[i] = re.sub(rf"[{re.escape(pair)}]", "", made[i])
-        opened, closing = _unpaired(made[i], pair)
-        halves = max(0, min(text.count(c) for c in pair) - min(made[i].count(c) for c in pair))
-        kept = opened[wanted[0] : wanted[0] + halves]  # of pairs whose other half is in another segment
+        if crossing and min(texts[i].count(c) for c in pair) > min(text.count(c) for c in pair):
+            texts[i] = re.sub(rf"[{re.escape(pair)}]", "", texts[i])
+        opened, closing = _unpaired(texts[i], pair)
+        halves = max(0, min(text.count(c) for c in pair) - min(texts[i].count(c) for c in pair))
+        unpaired = opened[wanted[0] : wanted[0] + halves]  # of pairs whose other half is in another segment
         surplus = {*opened[wanted[0] + halves :], *closing[: max(0, len(closing) - wanted[1])]}
-        said = "".join(c for place, c in enumerate(made[i]) if place not in surplus)
-        if kept:
+        said = "".join(c for place, c in enumerate(texts[i]) if place not in surplus)
+        if unpaired:
             end = len(said.rstrip())
-            said = said[:end] + pair[1] * len(kept) + said[end:]
+            said = said[:end] + pair[1] * len(unpaired) + said[end:]
         if missing := wanted[1] - len(closing):
             if missing > 0 and text.lstrip()[:1] == pair[1]:
                 said = pair[1] * missing + said
@@ -124,7 +124,7 @@ def _pair(source: Sequence[str], made: list[str], pair: str) -> None:
         if (missing := wanted[0] - len(opened)) > 0:
             end = len(said.rstrip())
             said = f"{said[:end]}{' ' if end and end == len(said) else said[end:]}{pair[0] * missing}"
-        made[i] = said
+        texts[i] = said
 
 
 def _stars(state: Hashable) -> int:
@@ -132,11 +132,11 @@ def _stars(state: Hashable) -> int:
     return sum(isinstance(s, str) and _STARS.fullmatch(s) is not None for s in state) if isinstance(state, tuple) else 0
 
 
-def _move_spaces(made: list[str], states: Sequence[Hashable], markup: Sequence[Markup]) -> None:
+def _move_spaces(texts: list[str], states: Sequence[Hashable], markup: Sequence[Markup]) -> None:
     """Move spaces out of Markdown's emphasis, whose marks would be text beside them."""
     for i, pieces in enumerate(markup):
         before, after = _stars(states[i]), _stars(states[i + 1])
-        if before > after and _STARS.fullmatch(str(pieces[0])) and made[i] != (short := made[i].rstrip()):
-            made[i], made[i + 1] = short, made[i][len(short) :] + made[i + 1].lstrip()
-        elif before < after and _STARS.fullmatch(str(pieces[-1])) and made[i + 1] != (short := made[i + 1].lstrip()):
-            made[i], made[i + 1] = made[i].rstrip() + made[i + 1][: len(made[i + 1]) - len(short)], short
+        if before > after and _STARS.fullmatch(str(pieces[0])) and texts[i] != (short := texts[i].rstrip()):
+            texts[i], texts[i + 1] = short, texts[i][len(short) :] + texts[i + 1].lstrip()
+        elif before < after and _STARS.fullmatch(str(pieces[-1])) and texts[i + 1] != (short := texts[i + 1].lstrip()):
+            texts[i], texts[i + 1] = texts[i].rstrip() + texts[i + 1][: len(texts[i + 1]) - len(short)], short

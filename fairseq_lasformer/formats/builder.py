@@ -101,22 +101,22 @@ class BlockBuilder:
 
     def _close(self, number: int, items: _Items, place: Place, write: Callable[[str], str]) -> None:
         """Make a block of its items, and add it to what is open."""
-        for kept in self._closed(number, items, place, write):
-            self._piece(kept.piece, kept.fill)
+        for holder in self._closed(number, items, place, write):
+            self._piece(holder.piece, holder.fill)
 
     def _closed(self, number: int, items: _Items, place: Place, write: Callable[[str], str]) -> list[_Kept]:
         """Make a block of its items; return what stands for them around it: its number, or the items themselves."""
         text = "".join([item.text if isinstance(item, _Text) else MARKUP for item in items])
         if (marker := _MARKER.match(text)) and isinstance(items[0], _Text) and not _MARKER.match(text, marker.end()):
             parts = _Cutter(items, write)
-            kept = _kept(parts.cut(0, marker.end()), "")
-            return [*kept, *self._closed(number, parts.cut(marker.end(), parts.length), place, write)]
-        found = spans(text)
-        if cuts := [s for s in found if s.kind == "placeholder" and alternative(text[s.start : s.end])]:
+            holder = _kept(parts.cut(0, marker.end()), "")
+            return [*holder, *self._closed(number, parts.cut(marker.end(), parts.length), place, write)]
+        closed = spans(text)
+        if cuts := [s for s in closed if s.kind == "placeholder" and alternative(text[s.start : s.end])]:
             return self._alternatives(number, items, cuts, place, write)
-        if found:
-            items = self._protected(items, found, place, write)
-            if any(span.message is not None for span in found):
+        if closed:
+            items = self._protected(items, closed, place, write)
+            if any(span.message is not None for span in closed):
                 inner, write = write, lambda text: inner(_unquoted(text))
         if _IDENTIFIER.fullmatch(text) or not any(isinstance(item, _Text) and has_letter(item.text) for item in items):
             return [_Kept(item.raw, "") if isinstance(item, _Text) else item._replace(fill="") for item in items]
@@ -128,41 +128,41 @@ class BlockBuilder:
     ) -> list[_Kept]:
         """Make a block of each text between codes after which another text takes the place of the one before."""
         parts = _Cutter(items, write)
-        made: list[_Kept] = []
+        holders: list[_Kept] = []
         position = 0
         for cut in (*cuts, Span(parts.length, parts.length, "")):
-            made += self._closed(number, parts.cut(position, cut.start), place, write)
-            made += _kept(parts.cut(cut.start, cut.end), "")
+            holders += self._closed(number, parts.cut(position, cut.start), place, write)
+            holders += _kept(parts.cut(cut.start, cut.end), "")
             position, number = cut.end, len(self.blocks)
             self.blocks.append(None)
-        return made
+        return holders
 
-    def _protected(self, items: _Items, found: Sequence[Span], place: Place, write: Callable[[str], str]) -> _Items:
+    def _protected(self, items: _Items, spans_of: Sequence[Span], place: Place, write: Callable[[str], str]) -> _Items:
         """Replace what is not language in the items of a block by markup."""
-        only, plain = items[0], all(span.message is None for span in found)
+        only, plain = items[0], all(span.message is None for span in spans_of)
         if plain and len(items) == 1 and isinstance(only, _Text) and only.raw == only.text:
-            return _sliced(only, found)
-        made: _Items = []
+            return _sliced(only, spans_of)
+        protected: _Items = []
         parts = _Cutter(items, write)
         position = 0
-        for span in found:
-            made += parts.cut(position, span.start)
+        for span in spans_of:
+            protected += parts.cut(position, span.start)
             position = span.end
             if span.message is None:
-                made += _kept(parts.cut(span.start, span.end), PLACEHOLDER)
+                protected += _kept(parts.cut(span.start, span.end), PLACEHOLDER)
                 continue
             start, fill = span.start, PLACEHOLDER
             for a, b, counted in span.message.texts:
-                made += _kept(parts.cut(start, a), fill)
+                protected += _kept(parts.cut(start, a), fill)
                 inner, start, fill = _of_message(parts.cut(a, b), counted, write), b, ""
                 number = len(self.blocks)
                 self.blocks.append(None)
-                made += self._closed(number, inner, place._replace(key=""), lambda text: write(_unquoted(text)))
-            made += _kept(parts.cut(start, span.end), fill)
-        made += parts.cut(position, parts.length)
-        if any(span.message is not None for span in found):  # what is around a message belongs to a message, too
-            made = _of_message(made, False, write)
-        return made
+                protected += self._closed(number, inner, place._replace(key=""), lambda text: write(_unquoted(text)))
+            protected += _kept(parts.cut(start, span.end), fill)
+        protected += parts.cut(position, parts.length)
+        if any(span.message is not None for span in spans_of):  # what is around a message belongs to a message, too
+            protected = _of_message(protected, False, write)
+        return protected
 
     def finished(self, source: str, target: str, reviewed: bool) -> None:
         """Add an existing translation; its pieces must also be added, by :meth:`keep`."""
@@ -277,20 +277,20 @@ def _made(items: Iterable[_Text | _Kept], place: Place, write: Callable[[str], s
     return Block(texts, tuple(map(tuple, markup)), tuple(states), tuple(fills), write, place, same)
 
 
-def _sliced(item: _Text, found: Sequence[Span]) -> _Items:
+def _sliced(item: _Text, spans: Sequence[Span]) -> _Items:
     """Return text that is written as it is with markup in it; the usual case."""
     text, state = item.text, item.state
-    made: _Items = []
+    sliced: _Items = []
     position = 0
-    for start, end, _, _ in found:
+    for start, end, _, _ in spans:
         if start > position:
             piece = text[position:start]
-            made.append(_Text(piece, piece, state))
-        made.append(_Kept(text[start:end], PLACEHOLDER))
+            sliced.append(_Text(piece, piece, state))
+        sliced.append(_Kept(text[start:end], PLACEHOLDER))
         position = end
     if position < len(text):
-        made.append(_Text(text[position:], text[position:], state))
-    return made
+        sliced.append(_Text(text[position:], text[position:], state))
+    return sliced
 
 
 class _Cutter:
@@ -304,17 +304,19 @@ class _Cutter:
 
     def cut(self, begin: int, end: int) -> _Items:
         """Return the items between two places, of which none is before the last one asked for."""
-        made: _Items = []
+        cut_items: _Items = []
         while self.at < len(self.items) and self.start < end:
             item, size = self.items[self.at], self.sizes[self.at]
             a, b = max(begin - self.start, 0), min(end - self.start, size)
             if b > a:
-                made.append(item if not isinstance(item, _Text) or b - a == size else _part(item, a, b, self.write))
+                cut_items.append(
+                    item if not isinstance(item, _Text) or b - a == size else _part(item, a, b, self.write)
+                )
             if self.start + size > end:
                 break
             self.start += size
             self.at += 1
-        return made
+        return cut_items
 
 
 def _part(item: _Text, start: int, end: int, write: Callable[[str], str]) -> _Text:
@@ -330,33 +332,33 @@ def _kept(items: _Items, fill: str) -> list[_Kept]:
 
 def _of_message(items: _Items, counted: bool, write: Callable[[str], str]) -> _Items:
     """Return the items of a text in a message of ICU: ``#`` is a number, and what is quoted stays."""
-    made: _Items = []
+    parts: _Items = []
     for item in items:
         if not isinstance(item, _Text):
-            made.append(item)
+            parts.append(item)
             continue
         plain = item.raw == item.text
         position = 0
         hashes = [(i, i + 1) for i, c in enumerate(item.text) if c == "#"] if counted else []
-        tags = [found.span() for found in _TAG.finditer(item.text)]
+        tags = [tag.span() for tag in _TAG.finditer(item.text)]
         for start, end in sorted([*quoted(item.text), *hashes, *tags]):
             if start < position:
                 continue
             if start > position:
                 text = item.text[position:start]
-                made.append(_Text(text, text if plain else write(text), item.state))
+                parts.append(_Text(text, text if plain else write(text), item.state))
             literal = item.text[start:end]
             if literal == "''":
-                made.append(_Text("'", "''", item.state))
+                parts.append(_Text("'", "''", item.state))
             else:
-                made.append(_Kept(literal if plain else write(literal), "" if literal[0] == "<" else PLACEHOLDER))
+                parts.append(_Kept(literal if plain else write(literal), "" if literal[0] == "<" else PLACEHOLDER))
             position = end
         if position:
             text = item.text[position:]
-            made += [_Text(text, text if plain else write(text), item.state)] if text else []
+            parts += [_Text(text, text if plain else write(text), item.state)] if text else []
         else:
-            made.append(item)
-    return made
+            parts.append(item)
+    return parts
 
 
 def _unquoted(text: str) -> str:

@@ -31,7 +31,7 @@ class Composed(NamedTuple):
     guessed: int = 0  # number of placeholders that the translation lacks, which are where the words around them went
 
 
-def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str], align: Align) -> Composed:
+def compose(block: Block, sentences: Sequence[Sentence], translations: Sequence[str], align: Align) -> Composed:
     """Replace the sentences in a block's segments by their translations.
 
     Text between sentences stays. Markup within a sentence goes where the words around it went.
@@ -42,7 +42,7 @@ def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str]
     text, owner = block.text, owners(block)
     pieces: list[list[str]] = [[] for _ in block.segments]
     position, lost, guessed, said = 0, 0, 0, list[str]()
-    places = visible(text) if found else None
+    places = visible(text) if sentences else None
     shown = None if places is None else set(places)  # a direction mark means nothing without the other one
 
     def stays(start: int, end: int) -> None:
@@ -50,7 +50,7 @@ def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str]
             if owner[i] >= 0 and (shown is None or i in shown):
                 pieces[owner[i]].append(text[i])
 
-    for sentence, translation in zip(found, translations, strict=True):
+    for sentence, translation in zip(sentences, translations, strict=True):
         stays(position, sentence.start)
         position = sentence.end
         first, last = sentence.segments
@@ -73,26 +73,26 @@ def compose(block: Block, found: Sequence[Sentence], translations: Sequence[str]
         guessed += missing
         lost += sum(_has_word(before) and not _has_word(after) for before, after in zip(texts, placed))
     stays(position, len(text))
-    made = ["".join(part) for part in pieces]
-    return Composed(_spaced(block, 0, made), said, lost, guessed)
+    segments_of = ["".join(part) for part in pieces]
+    return Composed(_spaced(block, 0, segments_of), said, lost, guessed)
 
 
 def _spaced(block: Block, first: int, segments: Sequence[str]) -> list[str]:
     """Return segments, the block's from the first one on, with spaces around placeholders as in the source."""
-    made = list(segments)
-    for n, i in enumerate(range(first, first + len(made) - 1)):
+    texts = list(segments)
+    for n, i in enumerate(range(first, first + len(texts) - 1)):
         if block.fills[i] == PLACEHOLDER:
-            if block.segments[i][-1:].isspace() and made[n][-1:].isalnum():
-                made[n] += " "
-            if block.segments[i + 1][:1].isspace() and made[n + 1][:1].isalnum():
-                made[n + 1] = f" {made[n + 1]}"
-    return made
+            if block.segments[i][-1:].isspace() and texts[n][-1:].isalnum():
+                texts[n] += " "
+            if block.segments[i + 1][:1].isspace() and texts[n + 1][:1].isalnum():
+                texts[n + 1] = f" {texts[n + 1]}"
+    return texts
 
 
 def _said(block: Block, first: int, segments: Sequence[str]) -> str:
     """Return the text of a sentence whose first segment is given, with the fills of its markup."""
-    made = _spaced(block, first, segments)
-    return "".join([made[0], *(block.fill(first + n) + piece for n, piece in enumerate(made[1:]))]).strip()
+    texts = _spaced(block, first, segments)
+    return "".join([texts[0], *(block.fill(first + n) + piece for n, piece in enumerate(texts[1:]))]).strip()
 
 
 def _has_word(text: str) -> bool:
@@ -110,13 +110,13 @@ def _placed(
     missing = 0
     if sources is None or targets is None:
         # misplaced ones are removed, and all go where the words around them went
-        there = collections.Counter(found[1] for found in _HOLDER.finditer(translation))
+        there = collections.Counter(holder[1] for holder in _HOLDER.finditer(translation))
         missing = sum(there[name] != 1 for name in names)
-        kept = {*names}
-        translation = _HOLDER.sub(lambda found: "" if found[1] in kept else found[0], translation)
+        names_of = {*names}
+        translation = _HOLDER.sub(lambda holder: "" if holder[1] in names_of else holder[0], translation)
         holders, sources, targets = [], [(0, len(sentence.text))], [(0, len(translation))]
     aligned = align(sentence.text, translation).weights
-    found: list[str] = []
+    holder: list[str] = []
     rows, columns = units(translation), units(sentence.text)
     edges = [first, *(i + 1 for i in holders), last + 1]
     for n, (source, target) in enumerate(zip(sources, targets)):
@@ -124,16 +124,16 @@ def _placed(
         row, column = _within(rows, target), _within(columns, source)
         piece = translation[slice(*target)]
         if end - begin == 1:
-            found.append(piece)
+            holder.append(piece)
             continue
-        found += place(
+        holder += place(
             texts[begin - first : end - first],
             block.states[begin:end],
             [fill == BREAK for fill in block.fills[begin : end - 1]],
             piece,
             _part(aligned[row, column], sentence.text[slice(*source)], piece),
         )
-    return found, missing
+    return holder, missing
 
 
 def _part(weights: np.ndarray, source: str, target: str) -> AlignedWords:
@@ -151,21 +151,21 @@ def _within(spans: Sequence[tuple[int, int]], place: tuple[int, int]) -> slice:
 
 def _without_others(sentence: str, names: Sequence[str], translation: str) -> str:
     """Return a translation without placeholders, and digits at the ends of words, that its source does not have."""
-    own = {*names}
-    kept = own | {name.upper() for name in _ANY.findall(sentence)}
-    translation = _HOLDER.sub(lambda found: found[0] if found[1] in kept else "", translation)
-    said = _ANY.sub(lambda name: "" if name[0] in own else name[0], sentence)
+    names_of = {*names}
+    known = names_of | {name.upper() for name in _ANY.findall(sentence)}
+    translation = _HOLDER.sub(lambda holder: holder[0] if holder[1] in known else "", translation)
+    said = _ANY.sub(lambda name: "" if name[0] in names_of else name[0], sentence)
     return translation if re.search(r"\d", said) else _GLUED.sub("", translation)
 
 
 def _split(text: str, placeholders: Sequence[str]) -> list[tuple[int, int]] | None:
     """Return the start and end of each text between placeholders; None unless each occurs once, in order."""
-    own = {*placeholders}
-    found = [one for one in _HOLDER.finditer(text) if one[1] in own]
-    if [one[1] for one in found] != list(placeholders):
+    names = {*placeholders}
+    holders = [one for one in _HOLDER.finditer(text) if one[1] in names]
+    if [one[1] for one in holders] != list(placeholders):
         return None
     edges = [0]
-    for one in found:
+    for one in holders:
         edges += [one.start(1), one.end()]
     edges.append(len(text))
     return list(zip(edges[::2], edges[1::2]))

@@ -156,15 +156,15 @@ class CueWriter:
             return
         state = (cue.begin, number, *self.states)
         position = 0
-        for found in _SPECIAL.finditer(text):
-            self.builder.text(text[position : found.start()], state)
-            if found[0].startswith("\\"):
-                self.builder.keep(found[0], BREAK)
-            elif not self.web and found[0] not in _EVERYWHERE:
-                self.builder.text(found[0], state)
+        for special in _SPECIAL.finditer(text):
+            self.builder.text(text[position : special.start()], state)
+            if special[0].startswith("\\"):
+                self.builder.keep(special[0], BREAK)
+            elif not self.web and special[0] not in _EVERYWHERE:
+                self.builder.text(special[0], state)
             else:
-                self.builder.text(html.unescape(found[0]), state, found[0])
-            position = found.end()
+                self.builder.text(html.unescape(special[0]), state, special[0])
+            position = special.end()
         self.builder.text(text[position:], state)
 
 

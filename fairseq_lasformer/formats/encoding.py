@@ -82,11 +82,11 @@ def check_encoding(option: str, name: str) -> None:
         InputError: it does; the message begins with ``option`` and the name.
     """
     try:
-        found = codecs.lookup(name).name
+        codec = codecs.lookup(name).name
         "a".encode(name)
     except (LookupError, ValueError) as e:
         raise InputError(f"{option} {name}: no such encoding of text") from e
-    if found.replace("_", "-") in _NOT_OF_FILES:
+    if codec.replace("_", "-") in _NOT_OF_FILES:
         raise InputError(f"{option} {name}: not an encoding of text files; choose another, such as utf-8")
 
 
@@ -142,9 +142,9 @@ def decode(
     if named is not None:
         mark = next((m for m, e in _MARKS if data.startswith(m) and same_encoding(e, named)), b"")
         return _decode(data[len(mark) :], named, mark, False)
-    found = declared(data) if declared else None
-    if found is not None:
-        return _decode(data, found, b"", False)
+    codec = declared(data) if declared else None
+    if codec is not None:
+        return _decode(data, codec, b"", False)
     try:
         decoded = _decode(data, "utf-8", b"", False)
     except InputError:
@@ -159,8 +159,8 @@ def decode(
         guess = best.encoding if best is not None else None
         # the statistics of a few sentences take a Western letter for one of another country
         tried = (guess, *usual) if guess in usual else (*usual, guess)
-        made = (_decoded(data, name) for name in tried if name)
-        decoded = next((one for one in made if one is not None), None)
+        readings = (_decoded(data, name) for name in tried if name)
+        decoded = next((one for one in readings if one is not None), None)
         if decoded is None:
             raise InputError("is not text, or its encoding could not be detected; name it with --encoding")
     if "\0" in decoded.text:

@@ -33,9 +33,9 @@ _WIDE = 0xFEE0
 
 def front_matter(text: str) -> int:
     """Return the end of a file's front matter: YAML between ``---``, TOML between ``+++``, or a JSON object."""
-    found = _FRONT.match(text)
-    if found:
-        return found.end()
+    match = _FRONT.match(text)
+    if match:
+        return match.end()
     if re.match(r"\{\s*\"", text):
         try:
             value, end = json.JSONDecoder().raw_decode(text)

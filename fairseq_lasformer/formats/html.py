@@ -49,20 +49,20 @@ def read(text: str, languages: Languages = Languages()) -> Parsed:  # noqa: B008
     return builder.parsed()
 
 
-def finish(original: str, made: str) -> str:
+def finish(original: str, translated: str) -> str:
     """Return a translated page in which choices without a value send what they did: the text that they had."""
     if "<option" not in original.lower():
-        return made
-    old, new = ([found for found in _OPTION.finditer(text)] for text in (original, made))
+        return translated
+    old, new = ([option for option in _OPTION.finditer(text)] for text in (original, translated))
     if len(old) != len(new):
-        return made
+        return translated
     pieces, position = [], 0
     for before, after in zip(old, new):
         if before[2].strip() != after[2].strip() and not re.search(r"(?<![\w-])value\s*=", before[1]):
             value = quoteattr(" ".join(unescape(before[2]).split()), _QUOTE)
-            pieces += [made[position : after.end(1)], f" value={value}"]
+            pieces += [translated[position : after.end(1)], f" value={value}"]
             position = after.end(1)
-    return "".join([*pieces, made[position:]])
+    return "".join([*pieces, translated[position:]])
 
 
 def add(builder: BlockBuilder, text: str, languages: Languages = Languages()) -> None:  # noqa: B008

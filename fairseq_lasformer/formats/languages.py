@@ -34,8 +34,8 @@ class Languages(NamedTuple):
     @property
     def region(self) -> str:
         """Region of the target, or the usual one of its language; empty if it is not known."""
-        found = re.search(r"[-_]([A-Za-z]{2})(?![A-Za-z])", self.target)
-        return found[1].upper() if found else REGIONS.get(language(self.target), "")
+        match = re.search(r"[-_]([A-Za-z]{2})(?![A-Za-z])", self.target)
+        return match[1].upper() if match else REGIONS.get(language(self.target), "")
 
     @property
     def direction(self) -> str:

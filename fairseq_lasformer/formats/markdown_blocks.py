@@ -69,17 +69,17 @@ def parser() -> MarkdownIt:
     from mdit_py_plugins.deflist import deflist_plugin
     from mdit_py_plugins.dollarmath import dollarmath_plugin
 
-    made = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-    dollarmath_plugin(made)
-    amsmath_plugin(made)
-    deflist_plugin(made)
-    container_plugin(made, "any", validate=lambda *_: True)
+    markdown = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    dollarmath_plugin(markdown)
+    amsmath_plugin(markdown)
+    deflist_plugin(markdown)
+    container_plugin(markdown, "any", validate=lambda *_: True)
     alternatives = {"alt": ["paragraph", "reference", "blockquote", "list"]}
-    made.block.ruler.before("fence", "indented", _indented, alternatives)  # type: ignore[arg-type]
-    made.block.ruler.before("fence", "region", _region, alternatives)  # type: ignore[arg-type]
-    made.block.ruler.before("fence", "columns", _columns)  # type: ignore[arg-type]
-    made.core.ruler.disable(["inline"])
-    return made
+    markdown.block.ruler.before("fence", "indented", _indented, alternatives)  # type: ignore[arg-type]
+    markdown.block.ruler.before("fence", "region", _region, alternatives)  # type: ignore[arg-type]
+    markdown.block.ruler.before("fence", "columns", _columns)  # type: ignore[arg-type]
+    markdown.core.ruler.disable(["inline"])
+    return markdown
 
 
 def _indented(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
@@ -145,15 +145,15 @@ def title_of(kind: str, line: str) -> tuple[int, int] | None:
     """Return the place of a container's or an admonition's title in its first line; None if it has none."""
     start = len(line) - len(line.lstrip(" \t>*+-0123456789.)"))
     if kind == "indented_open":
-        found = _QUOTED.search(line)
+        match = _QUOTED.search(line)
     elif said := re.search(r"""\btitle=["']([^"']{1,1000})["']""", line):
         return said.span(1)
     else:
-        found = _CONTAINER.match(line.rstrip(), line.find(":::") if ":::" in line else start)
-        if found and found["other"] and not _TITLED.fullmatch(found["name"] or ""):
+        match = _CONTAINER.match(line.rstrip(), line.find(":::") if ":::" in line else start)
+        if match and match["other"] and not _TITLED.fullmatch(match["name"] or ""):
             return None
-    group = next((name for name in ("title", "other") if found and found[name]), None)
-    return None if found is None or group is None else found.span(group)
+    group = next((name for name in ("title", "other") if match and match[name]), None)
+    return None if match is None or group is None else match.span(group)
 
 
 def is_formula(content: str) -> bool:
@@ -174,12 +174,12 @@ def runs(body: str, places: list[tuple[int, int]], options: bool = False) -> lis
     Args:
         options: whether it may begin with options of a directive.
     """
-    found: list[Lines] = []
+    runs_of: list[Lines] = []
     for place in places:
         options = options and _OPTION.fullmatch(body, *place) is not None
         text = not options and _STRUCTURE.fullmatch(body, *place) is None
-        if found and found[-1].text == text:
-            found[-1].places.append(place)
+        if runs_of and runs_of[-1].text == text:
+            runs_of[-1].places.append(place)
         else:
-            found.append(Lines([place], text))
-    return found
+            runs_of.append(Lines([place], text))
+    return runs_of

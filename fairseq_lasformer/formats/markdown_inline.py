@@ -123,49 +123,49 @@ class _Inline:
 
     def add(self) -> None:
         offset = 0
-        for found in _OPAQUE.finditer(self.joined):
-            if found.start() < offset or not self._is_markup(found):
+        for span in _OPAQUE.finditer(self.joined):
+            if span.start() < offset or not self._is_markup(span):
                 continue
-            self._text(self.joined[offset : found.start()])
-            offset = found.end()
-            kind, raw = found.lastgroup or "", found[0]
-            label = self.labels.get(found.start())
+            self._text(self.joined[offset : span.start()])
+            offset = span.end()
+            kind, raw = span.lastgroup or "", span[0]
+            label = self.labels.get(span.start())
             if label is not None and kind in ("shut", "close"):
                 kind, raw = "close", f"][{label}]"
             if kind in ("escape", "entity"):
                 self.builder.text(unescape(raw) if kind == "entity" else raw[1], tuple(self.states), raw)
                 continue
-            self._format(kind, raw, found.start())
+            self._format(kind, raw, span.start())
             inline = kind in ("code", "auto", "math", "page", "expression")
-            fill = BREAK if kind == "break" or self._parts_elements(found) else PLACEHOLDER if inline else ""
+            fill = BREAK if kind == "break" or self._parts_elements(span) else PLACEHOLDER if inline else ""
             for number, piece in enumerate(raw.split("\n")):
                 if number:
                     self._next_line("")
                 self.builder.keep(piece, fill if not number else "")
         self._text(self.joined[offset:])
 
-    def _parts_elements(self, found: re.Match[str]) -> bool:
+    def _parts_elements(self, match: re.Match[str]) -> bool:
         """Return whether a tag ends an element at the end of a word, and another begins at once."""
-        before, after = self.joined[found.start() - 1 : found.start()], self.joined[found.end() : found.end() + 2]
+        before, after = self.joined[match.start() - 1 : match.start()], self.joined[match.end() : match.end() + 2]
         return (
-            found[0][:2] == "</"
+            match[0][:2] == "</"
             and (before.isalnum() or before in (")", "]"))
             and after[:1] == "<"
             and after[1:].isalpha()
         )
 
-    def _is_markup(self, found: re.Match[str]) -> bool:
+    def _is_markup(self, match: re.Match[str]) -> bool:
         """Return whether something is markup, rather than text."""
-        kind = found.lastgroup
+        kind = match.lastgroup
         if kind == "stars":
-            return found.start() in self.emphasis
-        if kind in ("open", "close", "shut") and found.start() not in self.labels:
-            return kind != "shut" and self.brackets.is_link(self.joined, found)
+            return match.start() in self.emphasis
+        if kind in ("open", "close", "shut") and match.start() not in self.labels:
+            return kind != "shut" and self.brackets.is_link(self.joined, match)
         if kind == "wikiend":
             return "[[" in self.states
         if kind == "expression":
-            return _EXPRESSION.search(found[0]) is not None and not _PROSE.search(found[0])
-        return kind != "entity" or unescape(found[0]) != found[0]
+            return _EXPRESSION.search(match[0]) is not None and not _PROSE.search(match[0])
+        return kind != "entity" or unescape(match[0]) != match[0]
 
     def _text(self, text: str) -> None:
         for number, piece in enumerate(text.split("\n")):
@@ -209,11 +209,11 @@ class _Brackets(NamedTuple):
                 closes[opened.pop()] = m.start()
         return cls(first, closes)
 
-    def is_link(self, text: str, found: re.Match[str]) -> bool:
+    def is_link(self, text: str, match: re.Match[str]) -> bool:
         """Return whether a bracket opens or closes a link, rather than being text."""
-        if found.lastgroup == "close":
-            return found.start() > self.first
-        close = self.closes.get(found.start())
+        if match.lastgroup == "close":
+            return match.start() > self.first
+        close = self.closes.get(match.start())
         if close is None or text[close + 1 : close + 2] not in ("(", "[", "{"):
             return False
         ending = _OPAQUE.match(text, close)
@@ -225,19 +225,19 @@ class _Brackets(NamedTuple):
             return {}
         from markdown_it.common.utils import normalizeReference
 
-        found = {}
+        labels = {}
         for start, close in self.closes.items():
             label, following = text[start + 1 : close], text[close + 1 : close + 3]
             alone = following == "[]" or following[:1] not in ("(", "[", ":", "{")
             if alone and label.strip() and normalizeReference(label) in references:
-                found[start] = found[close] = " ".join(label.split())
-        return found
+                labels[start] = labels[close] = " ".join(label.split())
+        return labels
 
 
 def _emphasis(text: str) -> dict[int, bool]:
     """Find the runs of ``*``, ``_`` and ``~~`` that are markup, by place: True if a run opens, False if it closes."""
     opaque = [m.span() for m in _OPAQUE.finditer(text) if m.lastgroup not in ("stars", "open", "close", "shut")]
-    found: dict[int, bool] = {}
+    opens: dict[int, bool] = {}
     waiting: list[tuple[str, int]] = []
     last: dict[str, list[int]] = {}  # for each kind of run, its places in ``waiting``
     for place, run in _runs(text, opaque):
@@ -248,14 +248,14 @@ def _emphasis(text: str) -> dict[int, bool]:
             left, right = left and not before.isalnum(), right and not after.isalnum()
         match = last[run][-1] if last.get(run) else None
         if right and match is not None:
-            found[waiting[match][1]], found[place] = True, False
+            opens[waiting[match][1]], opens[place] = True, False
             for other, _ in waiting[match:]:
                 last[other].pop()
             del waiting[match:]
         elif left:
             last.setdefault(run, []).append(len(waiting))
             waiting.append((run, place))
-    return found
+    return opens
 
 
 def _runs(text: str, opaque: list[tuple[int, int]]) -> Iterator[tuple[int, str]]:

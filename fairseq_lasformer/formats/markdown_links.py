@@ -8,23 +8,25 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _LINK = re.compile(r"(\]\(#|\]:[ \t]+#)([^\s)]+)")
 
 
-def finish(original: str, made: str) -> str:
+def finish(original: str, translated: str) -> str:
     """Return a translated page in which links to headings name them as they are now.
 
     Headings with an id of their own (``{#id}``) keep it.
     """
     if "#" not in original or not _LINK.search(original):
-        return made
-    old, new = _ids(original), _ids(made)
+        return translated
+    old, new = _ids(original), _ids(translated)
     if len(old) != len(new):
-        return made
+        return translated
     changed = {a: b for a, b in zip(old, new) if a != b}
-    return _LINK.sub(lambda link: link[1] + changed.get(link[2].lower(), link[2]), made) if changed else made
+    return (
+        _LINK.sub(lambda link: link[1] + changed.get(link[2].lower(), link[2]), translated) if changed else translated
+    )
 
 
 def _ids(text: str) -> list[str]:
     """Return the ids of all headings, as GitHub and most generators of sites make them."""
-    found: list[str] = []
+    ids: list[str] = []
     seen: dict[str, int] = {}
     fence = ""
     lines = [*text.splitlines(), ""]
@@ -37,8 +39,8 @@ def _ids(text: str) -> list[str]:
             continue
         words = heading[1].rstrip().rstrip("#") if heading else line
         words = re.sub(r"!?\[([^\[\]]{0,1000})\]\([^()]{0,1000}\)", r"\1", words)
-        own = re.search(r"\{#([\w-]+)\}\s*\Z", words)
-        name = own[1] if own else re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", words.strip().lower()))
+        given = re.search(r"\{#([\w-]+)\}\s*\Z", words)
+        name = given[1] if given else re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", words.strip().lower()))
         seen[name] = seen.get(name, -1) + 1
-        found.append(f"{name}-{seen[name]}" if seen[name] and not own else name)
-    return found
+        ids.append(f"{name}-{seen[name]}" if seen[name] and not given else name)
+    return ids

@@ -53,13 +53,13 @@ def refuse_entities(parser: Any) -> None:
 def xml_pieces(text: str) -> list[Piece]:
     """Split an XML file into pieces."""
     data = text.encode("utf-8")
-    found: list[tuple[int, str, str, str, dict[str, str]]] = []
+    tags: list[tuple[int, str, str, str, dict[str, str]]] = []
     parser = expat.ParserCreate("utf-8")
     parser.buffer_text = False
     cdata, depth = False, 0
 
     def add(kind: str, name: str = "", text: str = "", attributes: dict[str, str] | None = None) -> None:
-        found.append((parser.CurrentByteIndex, kind, name, text, attributes or {}))
+        tags.append((parser.CurrentByteIndex, kind, name, text, attributes or {}))
 
     def mark(inside: bool) -> None:
         nonlocal cdata
@@ -96,11 +96,11 @@ def xml_pieces(text: str) -> list[Piece]:
         parser.Parse(data, True)
     except expat.ExpatError as e:
         raise InputError(f"not well-formed XML (line {e.lineno}, column {e.offset + 1}): {e}") from e
-    if not found:
+    if not tags:
         raise InputError("not an XML file")
-    starts = [place for place, *_ in found] + [len(data)]
+    starts = [place for place, *_ in tags] + [len(data)]
     pieces = [Piece("other", "", data[: starts[0]].decode())] if starts[0] else []
-    for (place, kind, name, content, attributes), following in zip(found, starts[1:]):
+    for (place, kind, name, content, attributes), following in zip(tags, starts[1:]):
         pieces.append(Piece(kind, name, data[place:following].decode("utf-8"), content, attributes))
     return pieces
 
@@ -130,7 +130,7 @@ _MASK = "\ue000"
 
 def html_pieces(text: str) -> list[Piece]:
     """Split an HTML file, which may be any text, into pieces; each character is read a few times at most."""
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     places = codes(text) if _CODE_SIGN.search(text) else []
     seen = _masked(text, places)
     waiting = iter([*places, Code(len(text) + 1, 0)])
@@ -143,26 +143,26 @@ def html_pieces(text: str) -> list[Piece]:
         while code.start < position:
             code = next(waiting)
         if code.start <= begin and code.start < len(text):
-            found += _characters(text[position : code.start])
-            found.append(Piece("code", "", text[code.start : code.end]))
+            pieces += _characters(text[position : code.start])
+            pieces.append(Piece("code", "", text[code.start : code.end]))
             position = code.end
             continue
-        found += _characters(text[position:begin])
+        pieces += _characters(text[position:begin])
         if begin == len(text):
             break
         following = seen[begin + 1 : begin + 2]
         is_tag = following.isascii() and following.isalpha()
         if following not in ("!", "?", "/") and not is_tag:
-            found += _characters("<")
+            pieces += _characters("<")
             position = begin + 1
             continue
         if begin > last:  # no tag ends after this
-            found.append(Piece("broken", "", text[begin:]))
+            pieces.append(Piece("broken", "", text[begin:]))
             break
         if text.startswith("<!--", begin):
             end = text.find("-->", begin + 4)
             position = len(text) if end < 0 else end + 3
-            found.append(Piece("other", "", text[begin:position]))
+            pieces.append(Piece("other", "", text[begin:position]))
             continue
         match = _TAG.match(seen, begin) if is_tag else None
         # with an unclosed quotation mark, a tag ends at the first bracket
@@ -170,12 +170,12 @@ def html_pieces(text: str) -> list[Piece]:
         raw = text[begin:position]
         name = re.match(r"</?([a-zA-Z][^\t\n\f\r />]*)?", raw)
         if name is None or name[1] is None:
-            found.append(Piece("other", "", raw))
+            pieces.append(Piece("other", "", raw))
         elif following == "/":
-            found.append(Piece("end", name[1].lower(), raw))
+            pieces.append(Piece("end", name[1].lower(), raw))
         else:
-            position = _started(found, text, raw, name[1].lower(), position, xml)
-    return found
+            position = _started(pieces, text, raw, name[1].lower(), position, xml)
+    return pieces
 
 
 def _masked(text: str, places: list[Code]) -> str:
@@ -189,45 +189,45 @@ def _masked(text: str, places: list[Code]) -> str:
     return "".join([*pieces, text[position:]])
 
 
-def _started(found: list[Piece], text: str, raw: str, name: str, position: int, xml: bool) -> int:
+def _started(pieces: list[Piece], text: str, raw: str, name: str, position: int, xml: bool) -> int:
     """Add the start of an element, and the content of one without tags; return where to go on."""
     attributes = {}
     for key, value in _ATTRIBUTE.findall(raw[len(name) + 1 : -1]):
         quoted = value[:1] in ("'", '"')
         attributes[key.lower()] = html.unescape(value[1:-1] if quoted else value)
-    found.append(Piece("start", name, raw, "", attributes))
+    pieces.append(Piece("start", name, raw, "", attributes))
     closes = raw.endswith("/>") and not _UNQUOTED_END.search(raw) and (xml or name not in _RAW)
     if name in VOID or closes:
-        found.append(Piece("end", name, ""))
+        pieces.append(Piece("end", name, ""))
     elif name in _RAW:
         end = re.compile(rf"</{name}(?=[\s/>])", re.I).search(text, position)
         stop = end.start() if end else len(text)
         if stop > position and name in _WITH_ENTITIES:
-            found += _characters(text[position:stop])
+            pieces += _characters(text[position:stop])
         elif stop > position:
-            found.append(Piece("text", "", text[position:stop], text[position:stop]))
+            pieces.append(Piece("text", "", text[position:stop], text[position:stop]))
         return stop
     return position
 
 
 def _characters(text: str) -> list[Piece]:
     """Split text between tags into pieces, with its entities separate."""
-    found, position = [], 0
+    characters, position = [], 0
     for entity in _ENTITY.finditer(text):
         if entity.start() > position:
-            found.append(Piece("text", "", text[position : entity.start()], text[position : entity.start()]))
-        found.append(Piece("text", "", entity[0], html.unescape(entity[0])))
+            characters.append(Piece("text", "", text[position : entity.start()], text[position : entity.start()]))
+        characters.append(Piece("text", "", entity[0], html.unescape(entity[0])))
         position = entity.end()
     if position < len(text):
-        found.append(Piece("text", "", text[position:], text[position:]))
-    return found
+        characters.append(Piece("text", "", text[position:], text[position:]))
+    return characters
 
 
 def encoding_named(data: bytes) -> str | None:
     """Return the encoding that an XML declaration or a meta element names, if any."""
     head = re.sub(rb"(?s)<!--.*?-->", b"", data[:4096])
-    found = re.search(rb"""(?i)(?:<\?xml[^>]*?encoding|<meta[^>]*?charset)\s*=\s*["']?([A-Za-z0-9_.:-]+)""", head)
-    return found[1].decode("ascii") if found else None
+    match = re.search(rb"""(?i)(?:<\?xml[^>]*?encoding|<meta[^>]*?charset)\s*=\s*["']?([A-Za-z0-9_.:-]+)""", head)
+    return match[1].decode("ascii") if match else None
 
 
 def encoding_of_page(data: bytes) -> str | None:

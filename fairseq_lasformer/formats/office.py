@@ -36,8 +36,8 @@ class Archive(NamedTuple):
     def write(self, texts: tuple[str, ...]) -> bytes:
         """Return the archive with other XML files; everything else in it is copied."""
         changed = dict(zip(self.files, texts))
-        made = io.BytesIO()
-        with zipfile.ZipFile(io.BytesIO(self.data)) as old, zipfile.ZipFile(made, "w") as new:
+        archive = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(self.data)) as old, zipfile.ZipFile(archive, "w") as new:
             new.comment = old.comment
             for info in old.infolist():
                 text = changed.get(info.filename)
@@ -49,19 +49,19 @@ class Archive(NamedTuple):
                 copy = copied(info)
                 with old.open(info) as source, new.open(copy, "w", force_zip64=info.file_size > 1 << 31) as target:
                     shutil.copyfileobj(source, target, 1 << 20)  # a piece at a time
-        return made.getvalue()
+        return archive.getvalue()
 
 
 def copied(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
     """Return the description of a file in an archive, for a copy of it."""
-    made = zipfile.ZipInfo(info.filename, info.date_time)
-    made.compress_type, made.external_attr, made.create_system = (
+    entry = zipfile.ZipInfo(info.filename, info.date_time)
+    entry.compress_type, entry.external_attr, entry.create_system = (
         info.compress_type,
         info.external_attr,
         info.create_system,
     )
-    made.comment, made.extra = info.comment, info.extra
-    return made
+    entry.comment, entry.extra = info.comment, info.extra
+    return entry
 
 
 class Parts(NamedTuple):
@@ -147,7 +147,7 @@ def one_prefix(text: str, namespace: str) -> str:
 
 def prefix_of(text: str, namespace: str, usual: str) -> str:
     """Return the prefix of a namespace in an XML file, with its colon."""
-    found = re.search(rf'xmlns(?::([\w.-]+))?\s*=\s*["\']{re.escape(namespace)}["\']', text)
-    if found is None:
+    match = re.search(rf'xmlns(?::([\w.-]+))?\s*=\s*["\']{re.escape(namespace)}["\']', text)
+    if match is None:
         return f"{usual}:"
-    return f"{found[1]}:" if found[1] else ""
+    return f"{match[1]}:" if match[1] else ""

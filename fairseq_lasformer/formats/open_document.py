@@ -47,21 +47,21 @@ def _parts(archive: zipfile.ZipFile) -> Parts:
 
 def _labels(archive: zipfile.ZipFile) -> list[tuple[str, str]]:
     """Return words in the labels of lists."""
-    found = []
+    places = []
     for name in {"content.xml", "styles.xml"} & set(archive.namelist()):
         labels = re.findall(r'\bstyle:num-(?:prefix|suffix)="([^"]*)"', archive.read(name).decode("utf-8", "replace"))
-        found += labels_with_words(labels, name)
-    return found
+        places += labels_with_words(labels, name)
+    return places
 
 
 def _in_language(text: str, languages: Languages) -> str:
     """Return a file in which what is marked as the source language is marked as the target."""
 
-    def marked(found: re.Match[str]) -> str:
-        if not languages.replaces(found[2]):
-            return found[0]
+    def marked(match: re.Match[str]) -> str:
+        if not languages.replaces(match[2]):
+            return match[0]
         country = f'fo:country="{languages.region or "none"}"'
-        tag = found[1] + language(languages.target) + found[3]
+        tag = match[1] + language(languages.target) + match[3]
         return re.sub(r'\bfo:country="[^"]*"', country, tag)
 
     text = re.sub(

@@ -61,8 +61,8 @@ _ELEMENTS = frozenset(
 
 def is_metavariable(tag: str, message: str) -> bool:
     """Return whether a tag is the name of an argument, ``<path>``, rather than an element, which may have an end."""
-    found = _METAVARIABLE.fullmatch(tag)
-    return found is not None and found[1] not in _ELEMENTS and f"</{found[1]}" not in message
+    match = _METAVARIABLE.fullmatch(tag)
+    return match is not None and match[1] not in _ELEMENTS and f"</{match[1]}" not in message
 
 
 TAGS = r"<[^<>]{1,2000}>|&#?\w{1,40};"
@@ -70,4 +70,4 @@ TAGS = r"<[^<>]{1,2000}>|&#?\w{1,40};"
 
 def directives(text: str, pattern: re.Pattern[str]) -> list[str]:
     """Return the directives of a text, in order."""
-    return [found[0] for found in pattern.finditer(text)]
+    return [match[0] for match in pattern.finditer(text)]

@@ -63,17 +63,17 @@ def _columns(line: str, around: Sequence[str]) -> re.Pattern[str]:
     return _NARROW if any(_NARROW.search(other.strip()) for other in around) else _COLUMNS
 
 
-def finish(original: str, made: str) -> str:
+def finish(original: str, translated: str) -> str:
     """Return a translated text in which columns of spaces begin where they do in the original, if there is room."""
-    old, new = original.split("\n"), made.split("\n")
+    old, new = original.split("\n"), translated.split("\n")
     if len(old) != len(new) or "   " not in original:
-        return made
+        return translated
     return "\n".join(_aligned(a, b) if _COLUMNS.search(a.strip()) else b for a, b in zip(old, new))
 
 
 def _aligned(old: str, new: str) -> str:
     """Return a line with as many columns as its original, each beginning at the same place if there is room."""
-    edges = [found.span() for found in _COLUMNS.finditer(old)]
+    edges = [space.span() for space in _COLUMNS.finditer(old)]
     pieces = _COLUMNS.split(new)
     if len(edges) != len(pieces) // 2:
         return new
@@ -89,18 +89,18 @@ def _joined(lines: list[str]) -> list[str]:
         return lines
     text = "".join(lines)
     crossing = [(m.start, m.end) for m in icu.messages(text) if "\n" in text[m.start : m.end]]
-    found: list[str] = []
+    joined: list[str] = []
     position = 0
     waiting = iter([*crossing, (len(text) + 1, 0)])
     start, end = next(waiting)
     whole = False
     for line in lines:
-        found[-1:] = [found[-1] + line] if whole else [*found[-1:], line]
+        joined[-1:] = [joined[-1] + line] if whole else [*joined[-1:], line]
         position += len(line)
         while end and end <= position:
             start, end = next(waiting)
         whole = start < position
-    return found
+    return joined
 
 
 def _text(builder: BlockBuilder, text: str) -> None:

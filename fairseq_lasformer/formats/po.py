@@ -64,7 +64,7 @@ class Field(NamedTuple):
 
 def fields_of(lines: list[str]) -> list[Field]:
     """Return all fields of a file, without comments and obsolete entries."""
-    found: list[Field] = []
+    fields: list[Field] = []
     entry: dict[str, str] = {}
     flags: set[str] = set()
     begin, i, plural = 0, 0, _one_is_singular("")
@@ -96,9 +96,9 @@ def fields_of(lines: list[str]) -> list[Field]:
             source = entry.get("msgid" if singular else "msgid_plural", "")
             if name == "msgstr" and not entry.get("msgid"):
                 plural = _one_is_singular(value)
-        found.append(Field(i, end, name, value, source, entry.get("msgid", ""), frozenset(flags), begin))
+        fields.append(Field(i, end, name, value, source, entry.get("msgid", ""), frozenset(flags), begin))
         i = end
-    return found
+    return fields
 
 
 def _value(strings: str) -> str:
@@ -115,7 +115,7 @@ def _parted(line: str) -> list[str]:
     """Return a line before each field in it but the first."""
     if "msg" not in line[1:] or line.startswith("#"):
         return [line]
-    edges = [0, *(found.end() for found in _FIELDS_IN_A_LINE.finditer(line)), len(line)]
+    edges = [0, *(field.end() for field in _FIELDS_IN_A_LINE.finditer(line)), len(line)]
     return [line[a:b] for a, b in zip(edges, edges[1:])]
 
 
@@ -134,18 +134,18 @@ def _one_is_singular(header: str) -> frozenset[int]:
 
 def languages(text: str) -> tuple[str | None, str | None]:
     """Return the source and target language that the header names."""
-    found = re.search(r'^(?:msgstr\s*)?"Language:\s*([A-Za-z][\w@-]*)\s*\\n"', text, re.M)
-    return None, found[1] if found else None
+    match = re.search(r'^(?:msgstr\s*)?"Language:\s*([A-Za-z][\w@-]*)\s*\\n"', text, re.M)
+    return None, match[1] if match else None
 
 
 def charset(data: bytes) -> str | None:
     """Return the encoding that the header names; None if it names none, or one in which the file is not."""
     header = re.sub(rb'"\s*\n\s*"', b"", data[:8192])  # its lines may be wrapped
-    found = re.search(rb"Content-Type:[^\"]*?\bcharset=([A-Za-z0-9_.:-]+)", header)
-    if found is None:
+    match = re.search(rb"Content-Type:[^\"]*?\bcharset=([A-Za-z0-9_.:-]+)", header)
+    if match is None:
         return None
     try:
-        name = found[1].decode()
+        name = match[1].decode()
         data.decode(name)
     except (LookupError, UnicodeError):
         return None  # CHARSET, as in templates
@@ -225,7 +225,7 @@ def _pattern(field: Field) -> re.Pattern[str]:
     return re.compile("|".join([TEX, CODE, *(patterns or [ANYWHERE.pattern]), f"(?P<tag>{ROLES}|{TAGS})"]))
 
 
-def finish(original: str, made: str, mark: bool, languages: Languages = Languages()) -> str:  # noqa: B008
+def finish(original: str, translated: str, mark: bool, languages: Languages = Languages()) -> str:  # noqa: B008
     """Empty the translations of a translated file that msgfmt would refuse, and mark the other new ones ``#, fuzzy``.
 
     Args:
@@ -233,12 +233,12 @@ def finish(original: str, made: str, mark: bool, languages: Languages = Language
         mark: whether to mark new translations.
         languages: the target is named in a header that names no language.
     """
-    lines = _lines(made)
+    lines = _lines(translated)
     before = fields_of(_lines(original))
     accelerators = Accelerators.of(field.source for field in before)
     after = fields_of(lines)
     if [field.name for field in before] != [field.name for field in after]:
-        return made  # a carriage return in a translation, say: its entries are unknown
+        return translated  # a carriage return in a translation, say: its entries are unknown
     filled: set[int] = set()  # first lines of entries
     for old, new in zip(before, after):
         if not _open(old) or not new.value:
@@ -254,18 +254,18 @@ def finish(original: str, made: str, mark: bool, languages: Languages = Language
     if mark:
         for begin in sorted(filled, reverse=True):
             _mark(lines, begin)
-    made = "".join(lines)
+    translated = "".join(lines)
     if languages.target:
-        made = re.sub(r'^("Language:) *(?=\\n"\s*$)', rf"\1 {languages.target}", made, count=1, flags=re.M)
+        translated = re.sub(r'^("Language:) *(?=\\n"\s*$)', rf"\1 {languages.target}", translated, count=1, flags=re.M)
         forms = {int(field.name[7:-1]) for field in before if "[" in field.name} or {0, 1}
         if (rule := plural_rule(languages.target)) and forms == set(range(int(rule[0]))):
-            made = _TEMPLATE_RULE.sub(rf"\1nplurals={rule[0]}; plural={rule[1]};", made, count=1)
-    return made
+            translated = _TEMPLATE_RULE.sub(rf"\1nplurals={rule[0]}; plural={rule[1]};", translated, count=1)
+    return translated
 
 
-def left_out(original: str, made: str) -> int:
+def left_out(original: str, translated: str) -> int:
     """Return the number of messages whose translation msgfmt would refuse, so that they have none."""
-    before, after = fields_of(_lines(original)), fields_of(_lines(made))
+    before, after = fields_of(_lines(original)), fields_of(_lines(translated))
     blocks = [_open(old) and any(block for block in _plain(old.source, _pattern(old))) for old in before]
     return sum(text and not new.value for text, new in zip(blocks, after)) if len(before) == len(after) else 0
 

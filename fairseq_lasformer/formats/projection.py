@@ -46,11 +46,11 @@ def with_equal_words(source: str, target: str, weights: np.ndarray) -> np.ndarra
     for text in (source, target):
         words = [text[a:b] for a, b in units(text)]
         sides.append({word: i for i, word in enumerate(words) if words.count(word) == 1 and re.search(r"\w", word)})
-    found = weights.copy()
+    raised = weights.copy()
     for word in sides[0].keys() & sides[1].keys():
-        found[sides[1][word]] = 0.0
-        found[sides[1][word], sides[0][word]] = 1.0
-    return found
+        raised[sides[1][word]] = 0.0
+        raised[sides[1][word], sides[0][word]] = 1.0
+    return raised
 
 
 def place(
@@ -92,22 +92,22 @@ def _joined(segments: Sequence[str], breaks: Sequence[bool]) -> tuple[str, list[
     return joined, starts
 
 
-def _finer(text: str, found: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
+def _finer(text: str, units_of: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
     """Divide units at the marks within them, as in ``a-b``; return the parts, and the unit of each."""
-    parts = [((a + m.start(), a + m.end()), i) for i, (a, b) in enumerate(found) for m in _PART.finditer(text[a:b])]
+    parts = [((a + m.start(), a + m.end()), i) for i, (a, b) in enumerate(units_of) for m in _PART.finditer(text[a:b])]
     return [place for place, _ in parts], [i for _, i in parts]
 
 
 def _source_units(
-    segments: Sequence[str], joined: str, starts: Sequence[int], found: Sequence[tuple[int, int]], total: int
+    segments: Sequence[str], joined: str, starts: Sequence[int], units_of: Sequence[tuple[int, int]], total: int
 ) -> tuple[list[int], list[float]]:
     """Return each segment's number of source units, by where they begin, and its end, from 0 to 1."""
     lead = len(joined) - len(joined.lstrip())
     counts: list[int] = [0] * len(segments)
-    for a, b in found:
+    for a, b in units_of:
         middle = (a + b - 1) / 2
         counts[max(i for i, start in enumerate(starts) if start <= max(middle, lead))] += 1
-    known = len(found)
+    known = len(units_of)
     if not known:
         counts[-1] = total
     elif known != total:  # the sentence was cleaned: its units are not quite those of the block
@@ -128,7 +128,7 @@ def _scores(
 ) -> np.ndarray:
     """Rate how well each unit of the translation fits each segment, [units, segments]."""
     owner = np.repeat(np.arange(len(segments)), counts)
-    own = np.stack([weights[:, owner == i].sum(1) for i in range(len(segments))], 1)
+    weights_of = np.stack([weights[:, owner == i].sum(1) for i in range(len(segments))], 1)
     known: dict[Hashable, int] = {}
     kinds = np.array([known.setdefault(state, len(known)) for state in states])
     alike = (kinds[:, None] == kinds).astype(float)
@@ -137,7 +137,7 @@ def _scores(
     near = (middles[:, None] >= starts) & (middles[:, None] <= np.array(ends))
     # punctuation attends to anything: it mostly stays with the words next to it
     trust = np.array([1.0 if translation[a].isalnum() else 0.3 for a, _ in target])[:, None]
-    return trust * (own @ alike + OWN * own) + PLACE * near
+    return trust * (weights_of @ alike + OWN * weights_of) + PLACE * near
 
 
 def _best_cuts(scores: np.ndarray, full: Sequence[bool]) -> list[int]:
@@ -171,14 +171,14 @@ def _at_spaces(
     cuts: Sequence[int], breaks: Sequence[bool], translation: str, target: Sequence[tuple[int, int]]
 ) -> list[int]:
     """Return cuts of which those at breaks are at the next space, if there is one beside them."""
-    found = list(cuts)
+    places = list(cuts)
     spaces = {0, len(target), *(i for i in range(1, len(target)) if target[i - 1][1] < target[i][0])}
-    for i, cut in enumerate(found[:-1]):
+    for i, cut in enumerate(places[:-1]):
         word = cut < len(target) and translation[target[cut][0]].isalnum()
         near = [cut + n for n in ((0, -1, -2, 1, 2) if word else (0, 1, 2, 3, -1, -2)) if cut + n in spaces]
-        if breaks[i] and near and (i == 0 or found[i - 1] <= near[0]) and near[0] <= found[i + 1]:
-            found[i] = near[0]
-    return found
+        if breaks[i] and near and (i == 0 or places[i - 1] <= near[0]) and near[0] <= places[i + 1]:
+            places[i] = near[0]
+    return places
 
 
 def _texts(

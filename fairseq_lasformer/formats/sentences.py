@@ -29,7 +29,7 @@ def split_sentences(text: str, language: str) -> list[tuple[int, int]]:
     """
     import sentencex
 
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     begin: int | None = None
     for boundary in sentencex.get_sentence_boundaries(language.partition("_")[0].partition("-")[0], text):
         start, end = boundary["start_index"], boundary["end_index"]
@@ -38,8 +38,8 @@ def split_sentences(text: str, language: str) -> list[tuple[int, int]]:
             begin = start
             continue
         begin = None
-        found += trimmed(text, start, end)
-    return found
+        spans += trimmed(text, start, end)
+    return spans
 
 
 def splitter(language: str) -> Splitter:
@@ -78,7 +78,7 @@ def sentences(block: Block, split: Splitter) -> list[Sentence]:
     shown = visible(text)  # soft hyphens and direction marks end no sentence
     read = text if shown is None else "".join([text[i] for i in shown])
     filled = PLACEHOLDER in block.fills
-    found = []
+    spans = []
     for begin, stop in _by_separators(read, split):
         start, end = (begin, stop) if shown is None else (shown[begin], shown[stop - 1] + 1)
         raw = text[start:end]
@@ -91,18 +91,18 @@ def sentences(block: Block, split: Splitter) -> list[Sentence]:
             if owner:
                 a, b = owner[start], owner[end - 1]  # neither is a space
                 first, last = a if a >= 0 else -a - 1, b if b >= 0 else -b
-            found.append(Sentence(start, end, clean, (first, last), bool(_CONTROL.search(raw))))
-    return found
+            spans.append(Sentence(start, end, clean, (first, last), bool(_CONTROL.search(raw))))
+    return spans
 
 
 def _by_separators(text: str, split: Splitter) -> list[tuple[int, int]]:
     """Find the sentences of a text; a line or paragraph separator (U+2028, U+2029) ends one."""
-    found, position = [], 0
+    spans, position = [], 0
     for piece in re.split("(?<=[\u2028\u2029])", text):
         shown = re.sub(r"[\r\n\t\v\f\x85\u2028\u2029]", " ", piece)
-        found += [(position + a, position + b) for a, b in split(shown)]
+        spans += [(position + a, position + b) for a, b in split(shown)]
         position += len(piece)
-    return found
+    return spans
 
 
 def owners(block: Block) -> list[int]:

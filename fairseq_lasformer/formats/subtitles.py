@@ -105,8 +105,8 @@ def _between(builder: BlockBuilder, lines: list[str], start: int, end: int, web:
 
 
 def _time(line: str) -> re.Match[str] | None:
-    if "-->" in line and (found := _TIME.search(line)):
-        return found
+    if "-->" in line and (match := _TIME.search(line)):
+        return match
     return _LOOSE.match(line) if ">" in line or "→" in line else None
 
 
@@ -117,9 +117,9 @@ def _like_a_time(line: str) -> bool:
     return _time(line) is not None or _LIKE_A_TIME.match(line) is not None
 
 
-def _times(found: re.Match[str]) -> tuple[float, float]:
+def _times(match: re.Match[str]) -> tuple[float, float]:
     """Return begin and end of a cue in seconds."""
-    fields = found.groups()
+    fields = match.groups()
     return _seconds(fields[:4]), _seconds(fields[4:8])
 
 
@@ -155,7 +155,7 @@ def _end_of(lines: list[str], time: int, web: bool) -> int:
     return end
 
 
-def finish(original: str, made: str, width: int) -> str:
+def finish(original: str, translated: str, width: int) -> str:
     """Make every cue of a translated file displayable: no empty line in it, no line too long.
 
     Nor lone punctuation, unless there are tags.
@@ -164,9 +164,9 @@ def finish(original: str, made: str, width: int) -> str:
         original: the file before translation, with as many lines.
         width: characters of a line beyond which the cue is rewrapped; 0 for any number.
     """
-    old, new = lines_with_ends(original), lines_with_ends(made)
+    old, new = lines_with_ends(original), lines_with_ends(translated)
     if len(old) != len(new):
-        return made
+        return translated
     cues = [(start, end) for start, end, _ in cues_of(old)]
     texts = [[line.rstrip("\r\n") for line in new[a:b]] for a, b in cues]
     for k in range(1, len(cues)):
@@ -174,33 +174,33 @@ def finish(original: str, made: str, width: int) -> str:
     for k in range(1, len(cues)):
         _move_punctuation(texts[k - 1], texts[k], old[slice(*cues[k])])
         _share(texts, k, old[slice(*cues[k])])
-    found, position = [], 0
+    finished, position = [], 0
     for (a, b), lines in zip(cues, texts):
         ending = re.search(r"[\r\n]*\Z", new[b - 1] if b > a else "")
         ends = [re.search(r"[\r\n]*\Z", line)[0] or (ending[0] if ending else "") for line in new[a:b]]  # type: ignore[index]
         break_ = next((end for end in ends if end), "\n")
         shown = _wrapped(_with_text(lines), width, [len(plain(line)) for line in old[a:b]])
-        found += new[position:a]
-        found += [line + break_ for line in shown]
+        finished += new[position:a]
+        finished += [line + break_ for line in shown]
         if shown and b == len(new) and not re.search(r"[\r\n]\Z", new[-1]):
-            found[-1] = shown[-1]
+            finished[-1] = shown[-1]
         position = b
-    return "".join([*found, *new[position:]])
+    return "".join([*finished, *new[position:]])
 
 
 def _with_text(lines: list[str]) -> list[str]:
     """Return the lines of a cue that have text, each with the tags of empty lines before it, or at the end after it."""
-    found: list[str] = []
+    parts: list[str] = []
     tags = ""
     for line in lines:
         if plain(line):
-            found.append(tags + line)
+            parts.append(tags + line)
             tags = ""
         else:
             tags += line.strip()
-    if tags and found:
-        found[-1] += tags
-    return found or ([tags] if tags else [])
+    if tags and parts:
+        parts[-1] += tags
+    return parts or ([tags] if tags else [])
 
 
 def _repeat(before: list[str], here: list[str], old_before: Sequence[str], old_here: Sequence[str]) -> None:
@@ -219,10 +219,10 @@ def _move_punctuation(before: list[str], here: list[str], original: list[str]) -
     last = next((i for i in reversed(range(len(before))) if plain(before[i])), None)
     if first is None or last is None or any(_LEADING.match(plain(line)) for line in original[:1]):
         return
-    if (found := _LEADING.match(here[first])) and (rest := here[first][found.end() :].lstrip()):
+    if (match := _LEADING.match(here[first])) and (rest := here[first][match.end() :].lstrip()):
         here[first] = rest
         if not END.search(plain(before[last])) and not before[last].rstrip().endswith(","):
-            before[last] = before[last].rstrip() + found[0].strip()
+            before[last] = before[last].rstrip() + match[0].strip()
 
 
 def _share(texts: list[list[str]], k: int, original: list[str]) -> None:
@@ -249,16 +249,16 @@ def _wrapped(lines: list[str], width: int, before: list[int]) -> list[str]:
     words = re.findall(r"(?:<[^<>]{0,500}>|\S)+", " ".join(lines))
     total = sum(len(plain(word)) + 1 for word in words) - 1
     most = -(-total // -(-total // width))  # as even as possible
-    found: list[list[str]] = [[]]
+    rows: list[list[str]] = [[]]
     filled = 0
     for word in words:
         size = len(plain(word))
-        if found[-1] and filled + 1 + size > width or filled >= most:
-            found.append([])
+        if rows[-1] and filled + 1 + size > width or filled >= most:
+            rows.append([])
             filled = 0
-        filled += size + bool(found[-1])
-        found[-1].append(word)
-    return [" ".join(line) for line in found if line]
+        filled += size + bool(rows[-1])
+        rows[-1].append(word)
+    return [" ".join(line) for line in rows if line]
 
 
 def _seconds(fields: Sequence[str | None]) -> float:

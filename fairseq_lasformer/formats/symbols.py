@@ -53,13 +53,13 @@ class Hidden(NamedTuple):
 
     def segments(self, segments: Sequence[str]) -> list[str]:
         """Return the segments of the block of the file, from those of this one."""
-        found = [segments[0]]
+        joined = [segments[0]]
         for symbols, segment in zip(self.symbols, segments[1:]):
             if symbols:
-                found[-1] += symbols + segment
+                joined[-1] += symbols + segment
             else:
-                found.append(segment)
-        return found
+                joined.append(segment)
+        return joined
 
 
 def hidden(block: Block, unknown: Callable[[str], bool], spelled: Callable[[str], bool] | None = None) -> Hidden:
@@ -72,12 +72,12 @@ def hidden(block: Block, unknown: Callable[[str], bool], spelled: Callable[[str]
     short = spelled is not None and len(block.text.split()) <= FEW
 
     def places(segment: str) -> list[tuple[int, int]]:
-        found = [run.span() for run in _RUN.finditer(segment) if unknown(run[0])]
-        found += [run.span() for run in _CHANGED.finditer(segment)]
-        found += [name.span() for name in _NAME.finditer(segment) if spelled and spelled(name[0])]
-        found += [number.span() for number in _NUMBER.finditer(segment)] if short else []
+        unknowns = [run.span() for run in _RUN.finditer(segment) if unknown(run[0])]
+        unknowns += [run.span() for run in _CHANGED.finditer(segment)]
+        unknowns += [name.span() for name in _NAME.finditer(segment) if spelled and spelled(name[0])]
+        unknowns += [number.span() for number in _NUMBER.finditer(segment)] if short else []
         apart: list[tuple[int, int]] = []
-        for start, end in sorted(found):
+        for start, end in sorted(unknowns):
             if not apart or start >= apart[-1][1]:
                 apart.append((start, end))
         return apart
@@ -102,5 +102,5 @@ def hidden(block: Block, unknown: Callable[[str], bool], spelled: Callable[[str]
         states.append(block.states[i] if block.states else None)
     if not any(symbols):
         return Hidden.nothing(block)
-    made = Block(tuple(segments), tuple(markup), tuple(states), tuple(fills), block.write, block.place)
-    return Hidden(made, tuple(symbols))
+    shown = Block(tuple(segments), tuple(markup), tuple(states), tuple(fills), block.write, block.place)
+    return Hidden(shown, tuple(symbols))

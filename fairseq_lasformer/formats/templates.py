@@ -65,7 +65,7 @@ class Code(NamedTuple):
 
 def codes(text: str) -> list[Code]:
     """Find the code in an HTML file, in order; what nothing ends is none, except PHP, which the file's end may end."""
-    found: list[Code] = []
+    codes_of: list[Code] = []
     position = 0
     known: dict[str, int] = {}  # for each end, where it comes next
     messages = icu.messages(text) if "{#" in text else []  # {# files} is no comment there
@@ -78,9 +78,9 @@ def codes(text: str) -> list[Code]:
         if end is None:
             position = begin.end()
             continue
-        found.append(Code(start, end))
+        codes_of.append(Code(start, end))
         position = end
-    return found
+    return codes_of
 
 
 def _end(text: str, begin: re.Match[str], known: dict[str, int]) -> int | None:

@@ -71,15 +71,15 @@ def _parts(archive: zipfile.ZipFile) -> Parts:
 def _further(archive: zipfile.ZipFile, main: str) -> list[tuple[str, str]]:
     """Return the documents that Word imports when it opens this one, and words in the labels of lists."""
     names, folder = set(archive.namelist()), posixpath.dirname(main)
-    found = [
+    parts = [
         ("imported chunk", target) for kind, target in _related(archive, main) if kind == "aFChunk" and target in names
     ]
     lists = posixpath.join(folder, "numbering.xml")
     if lists in names:
         said = archive.read(lists).decode("utf-8", "replace")
         labels = re.findall(r'<\w{1,20}:lvlText\s[^<>]{0,200}?\bval="([^"<>]{0,400})"', said)
-        found += labels_with_words(labels, lists)
-    return found
+        parts += labels_with_words(labels, lists)
+    return parts
 
 
 def _related(archive: zipfile.ZipFile, part: str) -> list[tuple[str, str]]:
@@ -90,14 +90,14 @@ def _related(archive: zipfile.ZipFile, part: str) -> list[tuple[str, str]]:
         pieces = xml_pieces(archive.read(place).decode("utf-8-sig"))
     except (KeyError, InputError, UnicodeDecodeError, expat.ExpatError):
         return []
-    found = []
+    related = []
     for piece in pieces:
         said = piece.attributes
         if piece.local == "Relationship" and "Target" in said and said.get("TargetMode") != "External":
             target = said["Target"]
             path = target[1:] if target.startswith("/") else posixpath.normpath(posixpath.join(folder, target))
-            found.append((said.get("Type", "").rpartition("/")[2], path))
-    return found
+            related.append((said.get("Type", "").rpartition("/")[2], path))
+    return related
 
 
 class _Field(NamedTuple):
@@ -292,8 +292,8 @@ def _in_language(text: str, languages: Languages) -> str:
     spoken = language(languages.target)
     script = "eastAsia" if spoken in _EAST else "bidi" if spoken in _RIGHT else ""
 
-    def marked(found: re.Match[str]) -> str:
-        tag = found[0]
+    def marked(match: re.Match[str]) -> str:
+        tag = match[0]
         for name in ("val", "eastAsia", "bidi"):
             said = re.search(rf'\s{prefix}{name}\s*=\s*"([^"]*)"', tag)
             if said and languages.replaces(said[1]):

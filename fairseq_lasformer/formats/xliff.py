@@ -76,20 +76,20 @@ def _languages(pieces: list[Piece]) -> tuple[str | None, str | None]:
     return None, None
 
 
-def finish(original: str, made: str, mark: bool) -> str:
+def finish(original: str, target_text: str, mark: bool) -> str:
     """Mark the filled units of a translated file for review, if ``mark``: by a state, in 1.2 and in 2."""
     if not mark:
-        return made
-    translated = xml_pieces(made)
+        return target_text
+    translated = xml_pieces(target_text)
     old, new = _targets(xml_pieces(original)), _targets(translated)
     if len(old) != len(new):
-        return made
+        return target_text
     pieces = [piece.raw for piece in translated]
     for before, after in zip(old, new):
         if after.text != before.text:
             tag = pieces[after.tag]
-            kept = re.sub(r"""\sstate\s*=\s*("[^"]*"|'[^']*')""", "", tag)
-            pieces[after.tag] = re.sub(r"(?=/?>$)", f' state="{after.state}"', kept, count=1)
+            stateless = re.sub(r"""\sstate\s*=\s*("[^"]*"|'[^']*')""", "", tag)
+            pieces[after.tag] = re.sub(r"(?=/?>$)", f' state="{after.state}"', stateless, count=1)
     return "".join(pieces)
 
 
@@ -103,7 +103,7 @@ class _Target(NamedTuple):
 
 def _targets(pieces: list[Piece]) -> list[_Target]:
     """Return the targets of all units that have a source: in 1.2 the state is the target's, in 2 the segment's."""
-    found = []
+    targets = []
     begin = 0
     for i, piece in enumerate(pieces):
         if piece.local not in _UNITS:
@@ -115,10 +115,10 @@ def _targets(pieces: list[Piece]) -> list[_Target]:
             target = _element(unit, "target")
             text = "".join(p.text for p in unit[slice(*target)]) if target else ""
             if piece.local == "segment":
-                found.append(_Target(begin, "translated", text))
+                targets.append(_Target(begin, "translated", text))
             else:
-                found.append(_Target(begin + (target[0] if target else 0), "needs-review-translation", text))
-    return found
+                targets.append(_Target(begin + (target[0] if target else 0), "needs-review-translation", text))
+    return targets
 
 
 def _element(pieces: list[Piece], name: str) -> tuple[int, int] | None:
@@ -226,7 +226,7 @@ def _is_empty(pieces: list[Piece], start: int) -> bool:
 
 def _segments(pieces: list[Piece]) -> dict[str, list[Piece]]:
     """Return the contents of the segments in a seg-source, by their ``mid``."""
-    found: dict[str, list[Piece]] = {}
+    segments: dict[str, list[Piece]] = {}
     inside: list[Piece] | None = None
     depth = 0
     for piece in pieces:
@@ -237,5 +237,5 @@ def _segments(pieces: list[Piece]) -> dict[str, list[Piece]]:
             inside.append(piece)
             depth += piece.kind == "start"
         elif piece.kind == "start" and is_segment(piece) and "mid" in piece.attributes:
-            inside = found.setdefault(piece.attributes["mid"], [])
-    return found
+            inside = segments.setdefault(piece.attributes["mid"], [])
+    return segments

@@ -118,12 +118,12 @@ def _add_choices(builder: BlockBuilder, raw: str) -> None:
         builder.end()
 
 
-def _cdata(builder: BlockBuilder, data: list[Piece], state: tuple[str, ...], kept: bool) -> None:
+def _cdata(builder: BlockBuilder, data: list[Piece], state: tuple[str, ...], in_place: bool) -> None:
     """Add a CDATA section: HTML in it by its own rules, in a section; plain text needs none."""
     text = "".join(piece.text for piece in data)
     inner = html_pieces(text)
     marked_up = any(piece.kind != "text" or piece.raw != piece.text for piece in inner)
-    if kept:
+    if in_place:
         builder.keep("".join(piece.raw for piece in data))
     elif marked_up:
         builder.end()

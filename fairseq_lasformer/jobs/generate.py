@@ -179,17 +179,17 @@ def _recorded(record: Path, key: Sequence[object], out: Path) -> bool:
 
 def _files(options: Sequence[str]) -> list[Path]:
     """Return the files that options name, whose contents matter to a resumed run."""
-    found = []
+    files = []
     for name in ("--glossary", "--shortlist", "--memory"):
         named = [b for a, b in zip(options, options[1:]) if a == name]
         named += [option.partition("=")[2] for option in options if option.startswith(f"{name}=")]
         if name == "--glossary":
             for path in named:
                 Glossary.read(path)
-        found += [Path(path) for path in named]
-    if missing := [path for path in found if not path.is_file()]:
+        files += [Path(path) for path in named]
+    if missing := [path for path in files if not path.is_file()]:
         raise InputError(f"{missing[0]}: no such file")
-    return found
+    return files
 
 
 def _split(data: Path, split: str) -> SplitInfo:

@@ -40,7 +40,7 @@ def documents_of(
     examples: dict[int, list[int]] = defaultdict(list)
     for i, span in enumerate(info.examples):
         examples[span[0]].append(i)
-    found = []
+    documents = []
     for number in range(info.documents):
         indices = examples[number]
         read = [dataset[i] for i in indices]
@@ -49,12 +49,12 @@ def documents_of(
         if separator is None or whole_examples or settings.resolutions == "sentences":
             spans = [Span(number, i, 1) for i in range(len(sources))]
             references = [example["target"] for example in read] if whole_examples else None
-            found.append(Source(sources, spans, references))
+            documents.append(Source(sources, spans, references))
             continue
         sentences = []
         for source in sources:
             sentences += [source[start:end] for start, end in line_spans(source.tolist(), separator)]
         lengths = [[len(sentence) + 1] for sentence in sentences]
         required = None if terms is None else [terms(sentence) for sentence in sentences]
-        found.append(Source(sentences, parts(number, lengths, settings.room, overlap), terms=required))
-    return found
+        documents.append(Source(sentences, parts(number, lengths, settings.room, overlap), terms=required))
+    return documents

@@ -147,8 +147,8 @@ class ShardTranslator(Worker[Unit, Path]):
             for group in self.groups[item.shard :: cfg.distributed_training.distributed_world_size]:
                 documents = [self.documents[i] for i in group]
                 for number, lines in zip(group, self.translator.translate(documents, self.device)):
-                    found: Json = {"document": number, "lines": list(map(self._line, lines))}
-                    out.write(json.dumps(found, ensure_ascii=False) + "\n")
+                    record: Json = {"document": number, "lines": list(map(self._line, lines))}
+                    out.write(json.dumps(record, ensure_ascii=False) + "\n")
                     report(not item.again)
         if item.again:
             checked(path).touch()

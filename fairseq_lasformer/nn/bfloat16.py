@@ -58,8 +58,8 @@ class BFloat16Linear(nn.Linear):
 
     def converts(self, x: Tensor) -> bool:
         """Return whether an input is multiplied in bfloat16."""
-        own = self.training and x.device.type == "cpu" and self.weight.dtype == torch.float32
-        return own and (x.dtype == torch.bfloat16 or min(x.numel(), self.weight.numel()) >= LEAST)
+        trains = self.training and x.device.type == "cpu" and self.weight.dtype == torch.float32
+        return trains and (x.dtype == torch.bfloat16 or min(x.numel(), self.weight.numel()) >= LEAST)
 
     def forward(self, input: Tensor) -> Tensor:
         """Map [..., inputs] to [..., outputs], float32, or bfloat16 if ``narrow``."""
@@ -118,8 +118,8 @@ def _rows(parts: Sequence[Tensor]) -> Tensor:
     if len(parts) == 1 and some_rows(shape.numel()) == shape.numel():
         return parts[0].to(torch.bfloat16).reshape(-1, width)
     rows = parts[0].new_empty(some_rows(shape.numel()), width, dtype=torch.bfloat16)
-    own = rows[: shape.numel()].view(*shape, width)
-    for part, to in zip(parts, own.split([part.size(-1) for part in parts], -1)):
+    block = rows[: shape.numel()].view(*shape, width)
+    for part, to in zip(parts, block.split([part.size(-1) for part in parts], -1)):
         to.copy_(part)
     rows[shape.numel() :].zero_()
     return rows

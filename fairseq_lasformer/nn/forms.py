@@ -303,8 +303,8 @@ one, of a mask.
 
 def select(choice: Choice, mask: AttentionMask, teaching: Teaching, kappa: Kappa) -> Selection:
     """Select the keys of a full pass by the scores of the selector's projections (eq 1, 2)."""
-    made: Selection = FORMS[choice.form].of_scores(choice, mask, teaching, kappa)
-    return made
+    selection: Selection = FORMS[choice.form].of_scores(choice, mask, teaching, kappa)
+    return selection
 
 
 def selected(
@@ -319,8 +319,8 @@ def selected(
     """
     if mask.own is not None:
         kept = own_first(kept, mask.own.slots())
-    made: Selection = FORMS[choice.form].of_slots(kept, n_batch, n_keys, mask, teaching)
-    return made
+    selection: Selection = FORMS[choice.form].of_slots(kept, n_batch, n_keys, mask, teaching)
+    return selection
 
 
 def selected_by(choice: Choice, keep_mask: Tensor, mask: AttentionMask, teaching: Teaching | None = None) -> Selection:
@@ -329,8 +329,8 @@ def selected_by(choice: Choice, keep_mask: Tensor, mask: AttentionMask, teaching
     if hasattr(form, "of_mask"):
         if mask.own is not None:
             keep_mask = keep_mask | mask.own.among(keep_mask.size(2))
-        made: Selection = form.of_mask(keep_mask, mask, teaching)
-        return made
+        selection: Selection = form.of_mask(keep_mask, mask, teaching)
+        return selection
     n_batch, _, n_keys = keep_mask.shape
     return selected(choice, ops.kept_of(keep_mask.flatten(0, 1)), n_batch, n_keys, mask, teaching)
 

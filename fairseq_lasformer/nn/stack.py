@@ -79,7 +79,7 @@ class LayerStack(nn.ModuleList):
             keep_states: return the states after each group.
             observe: called with the output of every attention; ignored with ``recompute``.
         """
-        found: dict[str, Supervision] = {}
+        supervisions: dict[str, Supervision] = {}
         router_stats: dict[int, RouterStats] = {}
         states: list[Tensor] = []
         for i, group in self.groups():
@@ -89,7 +89,7 @@ class LayerStack(nn.ModuleList):
                 x, outputs, sums, stats = checkpoint(_run, group, x, full, supervision, False, use_reentrant=False)
             else:
                 x, outputs, sums, stats = _run(group, x, full, supervision, observe is not None)
-            found |= {f"{name}.{i}": s for name, s in zip(self.modules_of_layer, sums) if s is not None}
+            supervisions |= {f"{name}.{i}": s for name, s in zip(self.modules_of_layer, sums) if s is not None}
             router_stats |= stats
             if keep_states:
                 states.append(x)
@@ -97,7 +97,7 @@ class LayerStack(nn.ModuleList):
                 for layer in outputs:
                     for name, output in zip(self.modules_of_layer, layer):
                         observe(f"{name}.{i}", output)
-        return StackOutput(x, found, router_stats, states)
+        return StackOutput(x, supervisions, router_stats, states)
 
     def step(self, x: Tensor, context: DecodeContext) -> Tensor:
         """Run one decoding step: x [R, d] -> [R, d]."""

@@ -47,10 +47,10 @@ def triton_kernels(module: str) -> ModuleType | None:
     if module != "decode" and triton_kernels("decode") is None:
         return None
     try:
-        found = importlib.import_module(f"fairseq_lasformer.ops.gpu.kernels.{module}")
+        kernels = importlib.import_module(f"fairseq_lasformer.ops.gpu.kernels.{module}")
         if module == "decode" and torch.cuda.is_available():
-            found.try_out(torch.device("cuda"))
-        return found
+            kernels.try_out(torch.device("cuda"))
+        return kernels
     except Exception as e:  # Triton passes on any error of the compiler, the linker or the driver
         reason = str(e).strip().splitlines()
         logger.warning(

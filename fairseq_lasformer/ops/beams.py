@@ -54,8 +54,8 @@ def top_candidates(lprobs: Tensor, past: Tensor | None, k: int, backend: str = "
     """
     if (kernels := _kernels(lprobs, backend)) is not None and kernels.fits(lprobs, k):
         with current(lprobs):
-            found: tuple[Tensor, Tensor, Tensor] = kernels.top_candidates(lprobs, past, k)
-        return found
+            candidates: tuple[Tensor, Tensor, Tensor] = kernels.top_candidates(lprobs, past, k)
+        return candidates
     if backend_for(lprobs.device, backend) == "cpu":
         scores, places = torch.ops.fairseq_lasformer.top_candidates(lprobs, past, k)
     else:
@@ -186,7 +186,7 @@ def count_lines(
     if (kernels := _kernels(words, backend)) is not None:
         with current(words):
             given = [t.contiguous() for t in (left, length, words, parents, chosen)]
-            found: tuple[Tensor, Tensor] = kernels.count_lines(*given, lines.separator)
-        return found
+            counted: tuple[Tensor, Tensor] = kernels.count_lines(*given, lines.separator)
+        return counted
     parents, ended = parents.gather(1, chosen), words.gather(1, chosen) == lines.separator
     return left.gather(1, parents) - ended.long(), (length.gather(1, parents) + 1).masked_fill_(ended, 0)

@@ -50,5 +50,5 @@ def rotate_heads(x: Tensor, n_heads: int, rotation: Tensor | None, backend: str 
     if kernels is None or x.size(1) > kernels.MOST or x.stride(1) != 1:
         return rotate(x.unflatten(-1, (n_heads, -1)), rotation[..., None, :, :]).flatten(-2)
     with current(x):
-        found: Tensor = kernels.rotate(x, width, n_pairs(width), rotation.contiguous())
-    return found
+        rotated: Tensor = kernels.rotate(x, width, n_pairs(width), rotation.contiguous())
+    return rotated

@@ -67,9 +67,9 @@ def topk_rows(scores: Tensor, keep: Tensor, n_allowed: Tensor) -> Tensor:
         ahead.masked_fill_(ahead == 0, float("-inf"))
         padded = torch.cat([ahead, padded], -1)
     threshold = padded.kthvalue(n_keys + widest - most + 1, dim=-1, keepdim=True).values
-    kept = (scores >= threshold) & finite
-    if bool((kept.sum(-1) > keep).any()):
+    mask = (scores >= threshold) & finite
+    if bool((mask.sum(-1) > keep).any()):
         above = scores > threshold
-        ties = kept & ~above
-        kept = above | (ties & (ties.cumsum(-1) <= (keep - above.sum(-1))[..., None]))
-    return kept
+        ties = mask & ~above
+        mask = above | (ties & (ties.cumsum(-1) <= (keep - above.sum(-1))[..., None]))
+    return mask

@@ -109,14 +109,14 @@ class _Supervise(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: FunctionContext, d_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.kept is not None:
-            found = list(zip(ctx.saved_tensors, ctx.kept))
+            saved = list(zip(ctx.saved_tensors, ctx.kept))
         else:
             n, (sel_q, sel_k, *projections) = ctx.n_layers, ctx.saved_tensors
             teacher = _BlockedTeacher(sel_q, sel_k, projections[:n], projections[n:], ctx.mask, ctx.how)
             gradients = teacher.gradients(ctx.live)
             teacher.sweep(None, gradients)
-            found = gradients.in_dtype()
-        d_sel_q, d_sel_k, *d_projections = ((g.to(d_loss.dtype) * (d_loss * unit)).to(g.dtype) for g, unit in found)
+            saved = gradients.in_dtype()
+        d_sel_q, d_sel_k, *d_projections = ((g.to(d_loss.dtype) * (d_loss * unit)).to(g.dtype) for g, unit in saved)
         padded = d_projections or [None] * (2 * ctx.n_layers)
         return (d_sel_q, d_sel_k, None, None, None, *padded)
 
@@ -262,8 +262,8 @@ class _Gradients:
         d_scores, unit = _scaled(d_scores, self.sel_q.dtype)
         d_queries = torch.matmul(d_scores, self.sel_k[:, :n_seen]) * (self.sel_scale * unit)
         self.sample.of(self.d_sel_q, 1)[:, rows] = d_queries
-        own = self.sample.of(self.sel_q, 1)[:, rows] * self.sel_scale
-        add_product_(self.d_sel_k[:, :n_seen], d_scores, own, unit)
+        queries = self.sample.of(self.sel_q, 1)[:, rows] * self.sel_scale
+        add_product_(self.d_sel_k[:, :n_seen], d_scores, queries, unit)
 
     def add_heads(self, d_attention: Tensor, count: Tensor, heads: Sequence[Tensor], rows: slice, n_seen: int) -> None:
         """Add a block's gradients of the heads' scores.

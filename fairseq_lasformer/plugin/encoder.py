@@ -136,13 +136,13 @@ class LasformerEncoder(Frontend, FairseqEncoder):
         Searches of lines add ``ranges``, what each line reads of it, and share its ``source_keys``. ``lines`` are the
         numbers of the tokens' lines in their documents: rounding must not depend on the other documents.
         """
-        found: dict[str, list[Tensor]] = {}
+        states: dict[str, list[Tensor]] = {}
         for out in outputs:
             words = ~out["encoder_padding_mask"][0]
             joined = out | {"encoder_out": [out["encoder_out"][0].transpose(0, 1)]}
             for name in ("encoder_out", "ends", "lines"):
-                found.setdefault(name, []).append(joined[name][0][words])
-        memory, ends, lines = (torch.cat(found[name])[None] for name in ("encoder_out", "ends", "lines"))
+                states.setdefault(name, []).append(joined[name][0][words])
+        memory, ends, lines = (torch.cat(states[name])[None] for name in ("encoder_out", "ends", "lines"))
         none = torch.zeros_like(ends)
         return {
             "encoder_out": [memory.transpose(0, 1)],

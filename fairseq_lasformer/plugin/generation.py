@@ -141,14 +141,14 @@ class GenerationTask(TranslationTask):
         Raises:
             InputError: names it.
         """
-        found = {
+        options = {
             "several models": len(models) > 1,
             FAIRSEQS: not all(isinstance(m, LasformerModel) for m in models),
             "a GPU": any(p.device.type != "cpu" for m in models for p in m.parameters()),
             "--shortlist": bool(self.cfg.shortlist),
             **{f"--{name.replace('_', '-')}": bool(getattr(args, name, None)) for name in ("sampling", "lm_path")},
         }
-        refuse("--reproducible", found)
+        refuse("--reproducible", options)
 
     @functools.cached_property
     def shortlist(self) -> Shortlist:

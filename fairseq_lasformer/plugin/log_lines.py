@@ -113,11 +113,13 @@ def joined(stats: Mapping[str, Any], statistic: str) -> str:
 
     :func:`analysis.runs.read_log` takes it apart.
     """
-    found: dict[str, list[tuple[int, float]]] = {}
+    shares: dict[str, list[tuple[int, float]]] = {}
     for name, value in stats.items():
         if match := re.fullmatch(rf"{statistic}_({'|'.join(MODULES)})_(\d+)", name):
-            found.setdefault(match[1], []).append((int(match[2]), float(value)))
-    return ";".join(f"{module}:{','.join(f'{share:.3g}' for _, share in sorted(its))}" for module, its in found.items())
+            shares.setdefault(match[1], []).append((int(match[2]), float(value)))
+    return ";".join(
+        f"{module}:{','.join(f'{share:.3g}' for _, share in sorted(its))}" for module, its in shares.items()
+    )
 
 
 def log_distillation(logging_outputs: list[Log]) -> None:
@@ -143,10 +145,10 @@ def log_routers(logging_outputs: list[Log]) -> None:
             name, field = key[len(MOE_PREFIX) :].split("/")
             parts = [torch.as_tensor(o[key]).double() for o in logging_outputs if key in o]
             layers.setdefault(name, {})[field] = torch.stack(parts).sum(0)
-    found = {name: router_metrics(sums) for name, sums in layers.items()}
-    for name, values in found.items():
+    averages = {name: router_metrics(sums) for name, sums in layers.items()}
+    for name, values in averages.items():
         for statistic, value in values.items():
             metrics.log_scalar(f"moe_{statistic}_{name.replace('.', '_')}", value, round=4)
-    for statistic in next(iter(found.values()), {}):
-        mean = sum(values[statistic] for values in found.values()) / len(found)
+    for statistic in next(iter(averages.values()), {}):
+        mean = sum(values[statistic] for values in averages.values()) / len(averages)
         metrics.log_scalar(f"moe_{statistic}", mean, round=4)

@@ -38,7 +38,7 @@ def named_heads(option: str, value: str, cfg: PlacedOptions) -> dict[str, int]:
     Raises:
         InputError: they cannot be read, or are more heads than there are.
     """
-    found = {}
+    heads = {}
     for part in filter(None, value.split(",")):
         name, _, number = part.strip().partition("=")
         side = cfg.encoder if name == "encoder" else cfg.decoder
@@ -47,8 +47,8 @@ def named_heads(option: str, value: str, cfg: PlacedOptions) -> dict[str, int]:
                 f"{option} {value}: {part.strip()}: expected a module ({', '.join(MODULES)}) and a "
                 "number of its heads, such as cross=4"
             )
-        found[name] = int(number)
-    return found
+        heads[name] = int(number)
+    return heads
 
 
 def group_starts(cfg: PlacedOptions, module: str) -> tuple[int, ...]:
@@ -74,13 +74,13 @@ def _named_layers(option: str, value: str, sides: Mapping[str, int]) -> dict[str
     Raises:
         InputError: it names a layer that does not exist.
     """
-    found: dict[str, list[int]] = {side: [] for side in sides}
+    numbers: dict[str, list[int]] = {side: [] for side in sides}
     for name in value.split(","):
         side, _, place = name.strip().partition(".")
         if side not in sides or not place.isdecimal() or int(place) >= sides[side]:
             raise InputError(f"{option} {value}: no layer {name.strip()}; expected e.g. encoder.1")
-        found[side].append(int(place))
-    return {side: tuple(sorted(set(layers))) for side, layers in found.items()}
+        numbers[side].append(int(place))
+    return {side: tuple(sorted(set(layers))) for side, layers in numbers.items()}
 
 
 def mixture_layers(cfg: PlacedOptions) -> dict[str, tuple[int, ...]]:

@@ -42,9 +42,9 @@ class VaswaniPositions(_Growing):
         """Return the table [rows, d]; row ``padding_idx`` + 1 is position 0."""
         frequencies = torch.exp(torch.arange(0, self.embedding_dim, 2) * (-math.log(10000.0) / self.embedding_dim))
         angles = (torch.arange(rows) - self.padding_idx - 1)[:, None] * frequencies
-        made = torch.cat([angles.sin(), angles.cos()], 1)
-        made[: self.padding_idx + 1] = 0
-        return made
+        values = torch.cat([angles.sin(), angles.cos()], 1)
+        values[: self.padding_idx + 1] = 0
+        return values
 
 
 class ReproduciblePositions(_Growing):
@@ -68,12 +68,12 @@ class ReproduciblePositions(_Growing):
     def table(self, rows: int) -> Tensor:
         """Return the table, see :class:`VaswaniPositions`; for fairseq's positions, row p is position p."""
         positions = np.arange(rows, dtype=np.float32) - np.float32(self.first)
-        made = np.zeros((rows, self.embedding_dim), np.float32)
+        values = np.zeros((rows, self.embedding_dim), np.float32)
         both = np.concatenate(_sines(positions[:, None] * self.frequencies), 1)
-        made[:, : both.shape[1]] = both
-        made[: self.padding_idx + 1 if self.first else 0] = 0
-        made[self.padding_idx] = 0
-        return torch.from_numpy(made)
+        values[:, : both.shape[1]] = both
+        values[: self.padding_idx + 1 if self.first else 0] = 0
+        values[self.padding_idx] = 0
+        return torch.from_numpy(values)
 
 
 def _sines(angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -235,7 +235,7 @@ class DocumentTranslationTask(GenerationTask):
         Raises:
             InputError: a sample is too long.
         """
-        kept, ignored = dataset.filter_indices_by_size(indices, max_positions)
+        fitting, ignored = dataset.filter_indices_by_size(indices, max_positions)
         if len(ignored) > 0:
             sizes = [_lengths(dataset.size(i)) for i in ignored]
             raise InputError(
@@ -243,7 +243,7 @@ class DocumentTranslationTask(GenerationTask):
                 f"target); the longest has {max(sizes, key=max)}. Raise --max-source-positions and "
                 "--max-target-positions, or preprocess with a smaller --limit"
             )
-        return kept
+        return fitting
 
     def get_batch_iterator(self, dataset: FairseqDataset, *args: Any, **kwargs: Any) -> Any:
         """Return fairseq's batch iterator without dropping batches.

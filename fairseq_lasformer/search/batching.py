@@ -12,13 +12,13 @@ def batches(lengths: Sequence[int], order: Iterable[int], max_tokens: int, most:
         max_tokens: see above.
         most: maximum number of items per batch; None for any.
     """
-    found: list[list[int]] = []
+    batches_of: list[list[int]] = []
     longest = 0
     for i in order:
         longest = max(longest, lengths[i])
-        if found and longest * (len(found[-1]) + 1) <= max_tokens and len(found[-1]) != most:
-            found[-1].append(i)
+        if batches_of and longest * (len(batches_of[-1]) + 1) <= max_tokens and len(batches_of[-1]) != most:
+            batches_of[-1].append(i)
         else:
-            found.append([i])
+            batches_of.append([i])
             longest = lengths[i]
-    return found
+    return batches_of

@@ -45,8 +45,8 @@ class FastBeamSearch(BeamSearch):
         k = min(candidate_multiple * beam, lprobs.size(1) * n_words - 1)  # padding is never among them
         if backend == "triton":
             return top_candidates(lprobs, past, k, backend)
-        found, places = torch.ops.fairseq_lasformer.top_candidates(lprobs, past, k)
-        return found, places % n_words, places // n_words
+        best, places = torch.ops.fairseq_lasformer.top_candidates(lprobs, past, k)
+        return best, places % n_words, places // n_words
 
 
 def fast(search: Search, backend: str = "auto") -> Search:

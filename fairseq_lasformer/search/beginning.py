@@ -61,7 +61,7 @@ def read_beginning(
     features = decoder.read_beginning(tokens if listed is None else listed.words[tokens], outputs[0], states[0], beam)
     if features is None:
         return None
-    found = []
+    beginnings = []
     for first in range(0, words.size(1), TOGETHER):
         here = features[:, first : first + TOGETHER]
         scores = decoder.output_layer(here, packed=True) if listed is None else ensemble.outputs[0](here)
@@ -70,5 +70,5 @@ def read_beginning(
             scores = scores + listed.penalty[:, None]
         there = words[:, first : first + TOGETHER, None]
         scores = decoder.get_normalized_probs((scores, None), True) if listed is None else scores.log_softmax(-1)
-        found.append(scores.gather(2, there)[..., 0])
-    return torch.cat(found, 1)
+        beginnings.append(scores.gather(2, there)[..., 0])
+    return torch.cat(beginnings, 1)

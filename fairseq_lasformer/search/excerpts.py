@@ -69,12 +69,12 @@ def sample_of(places: Sequence[FlawedLine], tokens: Sequence[list[int]], sample:
     width = max(map(len, tokens))
     rows = torch.tensor([[*[pad] * (width - len(row)), *row] for row in tokens], device=whole.device)
     lengths = torch.tensor(list(map(len, tokens)), device=whole.device)
-    found = {"id": torch.arange(len(tokens)), "net_input": {"src_tokens": rows, "src_lengths": lengths}}
+    one = {"id": torch.arange(len(tokens)), "net_input": {"src_tokens": rows, "src_lengths": lengths}}
     if "terms" in sample:
         numbers = sample["id"].tolist()
         terms = (sample["terms"][numbers[place.item]][place.line] for place in places)
-        found["terms"] = {i: [*[[]] * (p.line - p.start), its] for i, (p, its) in enumerate(zip(places, terms))}
-    return found
+        one["terms"] = {i: [*[[]] * (p.line - p.start), its] for i, (p, its) in enumerate(zip(places, terms))}
+    return one
 
 
 def limits_of(places: Sequence[FlawedLine], limits: SentenceLimits) -> SentenceLimits:
@@ -102,10 +102,10 @@ def replace_line(
     first, last = _span(hypothesis["tokens"], line, separator, tag)
     begin, end = _span(new["tokens"], -1, separator, tag)
     tokens, scores = hypothesis["tokens"], hypothesis["positional_scores"]
-    its, own = new["tokens"].to(tokens.device), new["positional_scores"].to(scores)
+    its, new_scores = new["tokens"].to(tokens.device), new["positional_scores"].to(scores)
     hypothesis["tokens"] = torch.cat([tokens[:first], its[begin:end], tokens[last:]])
     # the end of the line, too, is scored after the new line
-    hypothesis["positional_scores"] = torch.cat([scores[:first], own[begin : end + 1], scores[last + 1 :]])
+    hypothesis["positional_scores"] = torch.cat([scores[:first], new_scores[begin : end + 1], scores[last + 1 :]])
     total = hypothesis["positional_scores"].sum()
     hypothesis["score"] = total if penalty is None else total / len(hypothesis["tokens"]) ** penalty
     attention = hypothesis.get("attention")

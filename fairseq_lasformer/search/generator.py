@@ -82,23 +82,23 @@ class AlignedGenerator(BeamGenerator):
         limits, given = self.limits(source), _of_items(sample, "given")
         if given:
             limits = limits.with_given(lengths(given, limits.longest.size(1), source.device))
-        found = self._search(sample, limits, prefix_tokens, bos_token, observe=sample.get("observe"))
+        translations = self._search(sample, limits, prefix_tokens, bos_token, observe=sample.get("observe"))
         lines = [split(self._words(row), self.alignment.separators[0]) for row in source]
         longest = [row[:n] for row, n in zip(limits.longest.tolist(), limits.sentences.tolist())]
-        fixed = [{j for j, line in enumerate(its) if line} for its in given] if given else [set() for _ in found]
+        fixed = [{j for j, line in enumerate(its) if line} for its in given] if given else [set() for _ in translations]
         if prefix_tokens is not None:
             for its, n in zip(fixed, (prefix_tokens == self.alignment.separators[1]).sum(1).tolist()):
                 its |= set(range(n))
-        for i, hypotheses in enumerate(found):
+        for i, hypotheses in enumerate(translations):
             self._mark(hypotheses, lines[i], longest[i], fixed[i])
         if self.alignment.repairs and not self.own_length:  # the user's maximum length is one for whole documents
-            self._repair(found, sample, limits, lines, longest, fixed, bos_token)
-        for i, hypotheses in enumerate(found):
+            self._repair(translations, sample, limits, lines, longest, fixed, bos_token)
+        for i, hypotheses in enumerate(translations):
             if hypotheses and hypotheses[0]["flawed"]:
                 number = int(sample["id"][i]) if "id" in sample else i
                 places = ", ".join(str(line + 1) for line in hypotheses[0]["flawed"])
                 logger.info("example %d: lines that repeat themselves or reached their limit: %s", number, places)
-        return found
+        return translations
 
     def limits(self, source: Tensor) -> SentenceLimits:
         """Return the maximum length of each sentence's translation, for a batch of sources [N, K]."""
@@ -178,7 +178,7 @@ class AlignedGenerator(BeamGenerator):
 
     def _repair(
         self,
-        found: list[list[Hypothesis]],
+        translations: list[list[Hypothesis]],
         sample: Sample,
         limits: SentenceLimits,
         lines: Sequence[Sequence[Sequence[int]]],
@@ -197,7 +197,7 @@ class AlignedGenerator(BeamGenerator):
         tried: set[FlawedLine] = set()
         for context in CONTEXTS[: self.alignment.repairs]:
             wanted = []
-            for i, hypotheses in enumerate(found):
+            for i, hypotheses in enumerate(translations):
                 flaws = hypotheses[0]["flawed"] if hypotheses else ()
                 for line in flaws:
                     # a line that went wrong is no context
@@ -206,12 +206,12 @@ class AlignedGenerator(BeamGenerator):
             wanted = [place for place in wanted if place not in tried]
             tried |= set(wanted)
             for places, tokens in together(wanted, sources, source.numel(), separator[0], self.alignment.source_tag):
-                before = [self._before(found[x.item][0]["tokens"], x.start, x.line) for x in places]
+                before = [self._before(translations[x.item][0]["tokens"], x.start, x.line) for x in places]
                 prefix = torch.nn.utils.rnn.pad_sequence(before, batch_first=True, padding_value=self.pad)
-                taken, own = sample_of(places, tokens, sample, self.pad), limits_of(places, limits)
-                again = self._search(taken, own, prefix if prefix.size(1) else None, bos_token, block=True)
+                taken, limits_of_lines = sample_of(places, tokens, sample, self.pad), limits_of(places, limits)
+                again = self._search(taken, limits_of_lines, prefix if prefix.size(1) else None, bos_token, block=True)
                 for place, hypotheses in zip(places, again):
-                    old, (i, _, line) = found[place.item][0], place
+                    old, (i, _, line) = translations[place.item][0], place
                     if not hypotheses:
                         continue
                     new = split(self._words(hypotheses[0]["tokens"]), separator[1])[-1]
@@ -232,8 +232,8 @@ class AlignedGenerator(BeamGenerator):
         for hypothesis in hypotheses:
             target = split(self._words(hypothesis["tokens"]), self.alignment.separators[1])
             # only with a prefix can the number of lines differ
-            found = flawed(source, target, longest) if len(target) == len(source) else []
-            hypothesis["flawed"] = [line for line in found if line not in fixed]
+            flaws = flawed(source, target, longest) if len(target) == len(source) else []
+            hypothesis["flawed"] = [line for line in flaws if line not in fixed]
             hypothesis["repaired"] = []
 
     def _words(self, tokens: Tensor) -> list[int]:

@@ -61,12 +61,12 @@ class Glossary:
 
     def required(self, sentence: str) -> list[str]:
         """Return the translations of the terms in a source sentence, each once."""
-        found = []
+        terms = []
         for pattern, term in self.patterns:
             sentence, n = pattern.subn("\n", sentence)
             if n:
-                found.append(self.translations[term])
-        return found
+                terms.append(self.translations[term])
+        return terms
 
 
 def contains(line: Sequence[int], term: Sequence[int]) -> bool:

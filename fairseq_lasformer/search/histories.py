@@ -98,7 +98,7 @@ class Histories:
             totals = totals / np.array([float(n) ** length_penalty for n in lengths], np.float32)
         tokens, each = torch.from_numpy(words).to(device), torch.from_numpy(np.diff(scores, prepend=np.float32(0)))
         each, on_device = each.to(device), torch.from_numpy(totals).to(device)
-        found = []
+        finished = []
         for item in range(len(self.rows)):
             of_item = (items == item).nonzero()[0][::-1].tolist()  # in the order in which they ended
             best = torch.tensor(totals[of_item]).sort(descending=True).indices.tolist()
@@ -107,5 +107,5 @@ class Histories:
                 hypothesis = {"tokens": tokens[h, : lengths[h]], "score": on_device[h]}
                 hypothesis |= {"attention": torch.empty(0), "alignment": torch.empty(0)}
                 hypotheses.append(hypothesis | {"positional_scores": each[h, : lengths[h]]})
-            found.append(hypotheses)
-        return found
+            finished.append(hypotheses)
+        return finished

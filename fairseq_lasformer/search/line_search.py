@@ -173,8 +173,8 @@ class LineSearch:
         start = torch.where(column([line.begins for line in lines]), eos, separator)
         ending = EndOfLine(column([line.ends for line in lines]), separator, eos)
         with nullcontext() if joint is None else generator.listed(joint):
-            found = generator.continued(encoded, start, int(longest.max()), prefix, processors, [ending])
-        return found if joint is None else joint.widened(found)
+            hypotheses = generator.continued(encoded, start, int(longest.max()), prefix, processors, [ending])
+        return hypotheses if joint is None else joint.widened(hypotheses)
 
     def _joint(self, generator: BeamGenerator, documents: Sequence[int], needed: Any) -> JointList:
         """Return the words of a shortlist for each line: those of the document that it reads."""

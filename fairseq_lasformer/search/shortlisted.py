@@ -63,11 +63,11 @@ class JointList(NamedTuple):
         """Return the new number of one word."""
         return int(self.numbers(self.words.new_tensor([word])))
 
-    def widened(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+    def widened(self, per_sentence: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """Convert hypotheses to the numbers of the dictionary, in place."""
-        for hypothesis in (h for hypotheses in found for h in hypotheses):
+        for hypothesis in (h for hypotheses in per_sentence for h in hypotheses):
             hypothesis["tokens"] = self.words[hypothesis["tokens"]]
-        return found
+        return per_sentence
 
     def watched(self, observe: Observe) -> Observe:
         """Adapt an observer that expects the dictionary's numbers to a search in the new ones."""
@@ -117,12 +117,12 @@ class ListedEnsemble(EnsembleModel):
         """Return log probabilities of the list's words, [R, U]; see fairseq's ``EnsembleModel``."""
         # the decoder reads only the newest words and their number
         so_far = self.joint.words[tokens[:, -1:]].expand(tokens.shape)
-        found = []
+        outputs = []
         for model, output, encoded, state in zip(self.models, self.outputs, encoder_outs.outputs, incremental_states):
             x, _ = model.decoder(so_far, encoder_out=encoded, incremental_state=state, features_only=True)
             scores = output(x[:, -1]).float().div_(temperature)
             scores += self.joint.penalty.index_select(0, encoder_outs.documents)
-            found.append(scores.log_softmax(-1))
-        if len(found) == 1:
-            return found[0], None
-        return torch.logsumexp(torch.stack(found), 0) - math.log(len(found)), None
+            outputs.append(scores.log_softmax(-1))
+        if len(outputs) == 1:
+            return outputs[0], None
+        return torch.logsumexp(torch.stack(outputs), 0) - math.log(len(outputs)), None

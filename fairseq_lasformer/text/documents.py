@@ -96,9 +96,9 @@ def read_cleaned_lines(path: str | Path, clean: bool) -> tuple[list[str], int]:
             line = line.removeprefix("\ufeff")
         line, breaks = _BREAK.subn(" ", line.removesuffix("\r"))
         cleaned += bool(breaks)
-        if found := _CONTROL.search(line):
-            name = "TAB" if found[0] == "\t" else unicodedata.name(found[0], f"U+{ord(found[0]):04X}")
-            refused.append(f"{path}:{number}: control character {name} in column {found.start() + 1}")
+        if match := _CONTROL.search(line):
+            name = "TAB" if match[0] == "\t" else unicodedata.name(match[0], f"U+{ord(match[0]):04X}")
+            refused.append(f"{path}:{number}: control character {name} in column {match.start() + 1}")
             cleaned += not breaks
             line = _CONTROL.sub(" ", line)
         text.append(line.strip() if clean_line(line) else "")
@@ -177,10 +177,10 @@ def read_corpus(source: str | Path, target: str | Path, drop_empty: bool = False
                 f"{empty}:{i + 1}: empty, but {other} has a sentence there; complete the pair (or the boundary), or "
                 "drop such pairs with --drop-empty"
             )
-    kept = [i for i in range(len(src)) if i not in alone]
-    sources = split_documents(src[i] for i in kept)
-    targets = split_documents(tgt[i] for i in kept)
-    lines = split_documents(str(i + 1) if src[i] else "" for i in kept)
+    numbers = [i for i in range(len(src)) if i not in alone]
+    sources = split_documents(src[i] for i in numbers)
+    targets = split_documents(tgt[i] for i in numbers)
+    lines = split_documents(str(i + 1) if src[i] else "" for i in numbers)
     if not sources:
         raise InputError(
             f"{source}: the corpus is empty; expected one sentence per line, a blank line between documents"

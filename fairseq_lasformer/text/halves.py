@@ -86,8 +86,8 @@ def halves(source: str, target: str, generator: random.Random) -> list[tuple[str
 
 def fragments(documents: Sequence[Pair]) -> list[Pair]:
     """Return documents whose lines are cut in two, wherever they are long enough; a seed is fixed."""
-    generator, found = random.Random(SEED), []
+    generator, pieces = random.Random(SEED), []
     for document in documents:
         lines = [half for pair in zip(*document) for half in halves(*pair, generator)]
-        found.append(Pair(*(list(side) for side in zip(*lines))))
-    return found
+        pieces.append(Pair(*(list(side) for side in zip(*lines))))
+    return pieces

@@ -33,7 +33,7 @@ class Message(NamedTuple):
 
 def messages(text: str) -> list[Message]:
     """Find the messages of a text with a keyword, such as ``plural``; those that are not complete are none."""
-    found: list[Message] = []
+    messages_of: list[Message] = []
     position = 0
     left = LONGEST
     while left > 0 and (begin := _BEGIN.search(text, position)):
@@ -41,9 +41,9 @@ def messages(text: str) -> list[Message]:
         left -= (end or len(text)) - begin.start()
         message = None if end is None else _message(text, begin, end)
         if message is not None:
-            found.append(message)
+            messages_of.append(message)
         position = begin.end() if message is None else message.end
-    return found
+    return messages_of
 
 
 def _message(text: str, begin: re.Match[str], end: int) -> Message | None:
@@ -65,10 +65,10 @@ def _message(text: str, begin: re.Match[str], end: int) -> Message | None:
 def _closing(text: str, start: int) -> int | None:
     """Return the end of what a brace before ``start`` opens, its closing brace included; None if nothing does."""
     depth = 1
-    for found in _BRACES.finditer(text, start, min(len(text), start + LONGEST)):
-        depth += {"{": 1, "}": -1}.get(found[0], 0)
+    for brace in _BRACES.finditer(text, start, min(len(text), start + LONGEST)):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if not depth:
-            return found.end()
+            return brace.end()
         if depth > 2 * DEEPEST:  # a message in a text of another is two braces deeper
             return None
     return None
@@ -76,4 +76,4 @@ def _closing(text: str, start: int) -> int | None:
 
 def quoted(text: str) -> list[tuple[int, int]]:
     """Return the places of quotations (``'{literal}'``) and of double apostrophes in the text of a message."""
-    return [found.span() for found in _QUOTED.finditer(text)]
+    return [match.span() for match in _QUOTED.finditer(text)]

@@ -47,7 +47,7 @@ def visible(text: str) -> list[int] | None:
     """Return the places of all characters but :data:`INVISIBLE` ones; None if a text has none of these."""
     if text.isascii() or not _HIDDEN.search(text):
         return None
-    hidden = {i for found in _HIDDEN.finditer(text) for i in range(*found.span())}
+    hidden = {i for match in _HIDDEN.finditer(text) for i in range(*match.span())}
     return [i for i in range(len(text)) if i not in hidden]
 
 
@@ -72,9 +72,9 @@ def with_plain_letters(line: str, unknown: Callable[[str], bool]) -> str:
     if line.isascii() or not _LETTERS.search(line):
         return line
 
-    def plain(found: re.Match[str]) -> str:
-        if not unknown(found[0]):
-            return found[0]
-        return "-" if found[0] in "\u2010\u2011" else unicodedata.normalize("NFKC", found[0])
+    def plain(match: re.Match[str]) -> str:
+        if not unknown(match[0]):
+            return match[0]
+        return "-" if match[0] in "\u2010\u2011" else unicodedata.normalize("NFKC", match[0])
 
     return _LETTERS.sub(plain, line)

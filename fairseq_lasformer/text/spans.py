@@ -180,55 +180,55 @@ def _spans(text: str) -> list[Span]:
     if sign is None:
         return []
     messages = icu.messages(text) if "{" in text else []
-    found: list[Span] = []
+    spans: list[Span] = []
     position, following = 0, 0  # how far the text has been searched, and the next message
     while sign is not None:
         if following < len(messages) and messages[following].start <= sign.start():
             message = messages[following]
-            found.append(Span(message.start, message.end, "icu", message))
+            spans.append(Span(message.start, message.end, "icu", message))
             position, following = message.end, following + 1
         elif span := _around(text, sign.start(), position):
             if following < len(messages) and span.end > messages[following].start:
                 position = messages[following].start
             else:
-                found.append(span)
+                spans.append(span)
                 position = span.end
         else:
             position = sign.start() + 1
         sign = _SIGN.search(text, position)
-    return _merged(text, found)
+    return _merged(text, spans)
 
 
-def _merged(text: str, found: list[Span]) -> list[Span]:
+def _merged(text: str, spans: list[Span]) -> list[Span]:
     """Return spans, of which those that only punctuation separates are one, with a file ending: ``{name}_{id}.txt``."""
-    made: list[Span] = []
-    for span in found:
+    merged: list[Span] = []
+    for span in spans:
         if (
             span.message is None
-            and made
-            and made[-1].message is None
-            and _GLUE.fullmatch(text, made[-1].end, span.start)
+            and merged
+            and merged[-1].message is None
+            and _GLUE.fullmatch(text, merged[-1].end, span.start)
         ):
-            made[-1] = made[-1]._replace(end=span.end)
+            merged[-1] = merged[-1]._replace(end=span.end)
         else:
-            made.append(span)
-    made, parts = [], made
+            merged.append(span)
+    merged, parts = [], merged
     for span in parts:
         if span.kind in ("placeholder", "directive"):
-            start, end = whole_name(text, span.start, span.end, made[-1].end if made else 0)
+            start, end = whole_name(text, span.start, span.end, merged[-1].end if merged else 0)
             span = span._replace(start=start, end=end)
-        if made and span.start < made[-1].end and span.message is None:
-            made[-1] = made[-1]._replace(end=max(made[-1].end, span.end))
+        if merged and span.start < merged[-1].end and span.message is None:
+            merged[-1] = merged[-1]._replace(end=max(merged[-1].end, span.end))
         else:
-            made.append(span)
-    for i, span in enumerate(made):
+            merged.append(span)
+    for i, span in enumerate(merged):
         if (
             span.kind == "placeholder"
             and text[span.end : span.end + 1] == "."
             and (ending := _FILE_ENDING.match(text, span.end))
         ):
-            made[i] = span._replace(end=ending.end())
-    return made
+            merged[i] = span._replace(end=ending.end())
+    return merged
 
 
 def whole_name(text: str, start: int, end: int, least: int = 0) -> tuple[int, int]:

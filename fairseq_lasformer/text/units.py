@@ -8,4 +8,4 @@ _UNIT = re.compile(rf"[{_CJK}]|(?:(?![{_CJK}])\w)+(?:[-'’.,:/](?:(?![{_CJK}])\
 
 def units(text: str) -> list[tuple[int, int]]:
     """Return start and end of each word and punctuation mark; characters of scripts without spaces are words."""
-    return [found.span() for found in _UNIT.finditer(text)]
+    return [match.span() for match in _UNIT.finditer(text)]

@@ -59,10 +59,10 @@ class Matcher:
         Args:
             most: maximum number of sentences.
         """
-        own = set(words_of(sentence))
+        words = set(words_of(sentence))
         weights: dict[str, float] = {}
         scores: defaultdict[int, float] = defaultdict(float)
-        rarest = sorted(own, key=lambda word: (self.frequent.get(word, 0), -len(word), word))[:WORDS]
+        rarest = sorted(words, key=lambda word: (self.frequent.get(word, 0), -len(word), word))[:WORDS]
         for word in rarest:
             if len(scores) >= ENOUGH:
                 break
@@ -73,28 +73,28 @@ class Matcher:
         if len(scores) < ENOUGH and len(common := [word for word in rarest if word in self.frequent]) > 1:
             for number in self.store.holding(common[:3]):  # the lists of single frequent words are cut
                 scores[number] += sum(weights[word] for word in common[:3] if word in weights)
-        for word in own - weights.keys():
+        for word in words - weights.keys():
             weights[word] = math.log(1 + self.size / max(FREQUENT, self.frequent.get(word, 0)))
         best = heapq.nlargest(CANDIDATES, scores, key=scores.__getitem__)
         total = sum(weights.values())
-        found = []
+        matches = []
         for number, pair in self.store.pairs(best).items():
             shared = {word: weights[word] for word in words_of(pair.source) if word in weights}
             ratio = fuzz.ratio(sentence, pair.source) / 100
             similarity = (sum(shared.values()) / total + ratio) / 2
             if similarity >= LIKENESS:
-                found.append(Match(number, pair.source, pair.target, similarity, shared))
-        found.sort(key=lambda match: (-match.similarity, -match.number))
-        return _diverse(found, most)
+                matches.append(Match(number, pair.source, pair.target, similarity, shared))
+        matches.sort(key=lambda match: (-match.similarity, -match.number))
+        return _diverse(matches, most)
 
     def exact(self, sentence: str) -> str | None:
         """Return the translation of exactly this sentence; None if there is none."""
         return self.store.exact(sentence)
 
 
-def _diverse(found: list[Match], most: int) -> list[Match]:
+def _diverse(matches: list[Match], most: int) -> list[Match]:
     """Choose the best of ranked matches, then those covering most words that no better match covers; best first."""
-    left, taken, shown = list(found), list[Match](), set[str]()
+    left, taken, shown = list(matches), list[Match](), set[str]()
     while left and len(taken) < most:
         best = max(left, key=lambda match: sum(w for word, w in match.shared.items() if word not in shown))
         best = best if taken else left[0]

@@ -71,14 +71,14 @@ class Memory:
             lines: lines by their numbers.
         """
         with self.lock:
-            found = {number: self.matcher.exact(clean_line(text)) for number, text in lines.items()}
-        return {number: text for number, text in found.items() if text is not None and clean_line(text)}
+            exact = {number: self.matcher.exact(clean_line(text)) for number, text in lines.items()}
+        return {number: text for number, text in exact.items() if text is not None and clean_line(text)}
 
     def matches(self, sentences: Sequence[str]) -> list[list[Match]]:
         """Return the pairs that are similar to each sentence, best first."""
         with self.lock:
-            found = [self.matcher.find(sentence, MATCHES) for sentence in sentences]
-        return [[m for m in its if clean_line(m.source) and clean_line(m.target)] for its in found]
+            matches = [self.matcher.find(sentence, MATCHES) for sentence in sentences]
+        return [[m for m in its if clean_line(m.source) and clean_line(m.target)] for its in matches]
 
     @property
     def state(self) -> tuple[object, ...]:

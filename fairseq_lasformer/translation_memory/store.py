@@ -56,13 +56,13 @@ class StoredPair(NamedTuple):
 
 def words_of(text: str) -> list[str]:
     """Return the words of a sentence, in lower case; pairs of characters in scripts without spaces between words."""
-    found: list[str] = []
+    words: list[str] = []
     for run in _RUNS.findall(text.casefold()):
         if _FIRST.match(run):
-            found += [run[i : i + 2] for i in range(max(1, len(run) - 1))]
+            words += [run[i : i + 2] for i in range(max(1, len(run) - 1))]
         else:
-            found.append(run)
-    return found
+            words.append(run)
+    return words
 
 
 def _hash(*texts: str) -> int:
@@ -156,8 +156,8 @@ class MemoryStore:
             raise InputError(f"{self.path}: not a translation memory")
         if version != VERSION:
             raise InputError(f"{self.path}: is a memory of version {version}; this program reads version {VERSION}")
-        own = [("index" if " INDEX " in sql else "table", name, sql) for name, sql in (_SCHEMA | _OF_INDEX).items()]
-        if sorted(self._rows("SELECT type, name, coalesce(sql, '') FROM sqlite_master")) != sorted(own):
+        objects = [("index" if " INDEX " in sql else "table", name, sql) for name, sql in (_SCHEMA | _OF_INDEX).items()]
+        if sorted(self._rows("SELECT type, name, coalesce(sql, '') FROM sqlite_master")) != sorted(objects):
             raise InputError(f"{self.path}: damaged, or not a translation memory; unexpected tables")
 
     def close(self) -> None:
@@ -171,13 +171,13 @@ class MemoryStore:
     @property
     def state(self) -> tuple[int, int]:
         """Number of pairs, and hash of the last one."""
-        found = self._rows("SELECT id, both FROM pairs ORDER BY id DESC LIMIT 1")
-        return (int(found[0][0]), int(found[0][1])) if found else (0, 0)
+        rows = self._rows("SELECT id, both FROM pairs ORDER BY id DESC LIMIT 1")
+        return (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0)
 
     def progress(self, name: str) -> tuple[int, bool]:
         """Return how many pairs of a file have been read, and whether these are all."""
-        found = self._rows("SELECT done, complete FROM files WHERE name = ?", name)
-        return (int(found[0][0]), bool(found[0][1])) if found else (0, False)
+        rows = self._rows("SELECT done, complete FROM files WHERE name = ?", name)
+        return (int(rows[0][0]), bool(rows[0][1])) if rows else (0, False)
 
     def add(self, pairs: Sequence[StoredPair], name: str = "", done: int = 0, complete: bool = False) -> int:
         """Add pairs, all or none of them; a pair that is already in the memory is left out.
@@ -242,5 +242,5 @@ class MemoryStore:
     def exact(self, source: str) -> str | None:
         """Return the translation of exactly this sentence, the one added last; None if there is none."""
         query = "SELECT target FROM pairs WHERE key = ? AND source = ? ORDER BY id DESC LIMIT 1"
-        found = self._rows(query, _hash(source), source)
-        return str(found[0][0]) if found else None
+        rows = self._rows(query, _hash(source), source)
+        return str(rows[0][0]) if rows else None

@@ -53,11 +53,11 @@ def run_explain(args: Explain) -> None:
     hub = load_model(args.model, args.data, args.device, **args.decoding())
     files = FileTranslator(hub, args.beam, lines=args.lines)
     known = given_of(args.given, data, form, args.encoding, files.languages)
-    (made,) = files.translate([files.open(data, form, args.encoding)], given=[known])
-    lines = [(i, sentence.line.source, sentence.line.translation) for i, sentence in enumerate(made.lines, 1)]
+    (translated,) = files.translate([files.open(data, form, args.encoding)], given=[known])
+    lines = [(i, sentence.line.source, sentence.line.translation) for i, sentence in enumerate(translated.lines, 1)]
     if missing := sorted(set(args.line) - {number for number, *_ in lines}):
         raise InputError(f"--line {missing[0]}: {args.file} has {len(lines)} sentences")
-    found = explain(hub, lines, args.line or None, args.thorough or None)
-    print(found.table())
+    words = explain(hub, lines, args.line or None, args.thorough or None)
+    print(words.table())
     if args.json:
-        atomic_write(args.json, json.dumps(found.as_dict(), ensure_ascii=False, indent=1) + "\n")
+        atomic_write(args.json, json.dumps(words.as_dict(), ensure_ascii=False, indent=1) + "\n")

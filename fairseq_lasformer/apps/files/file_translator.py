@@ -108,12 +108,12 @@ class FileTranslator:
         given: Sequence[Given | None] | None = None,
     ) -> list[TranslatedFile]:
         """Translate files together, each as one document; see :meth:`translate_each`."""
-        found: dict[int, TranslatedFile] = {}
-        for i, made in self.translate_each(files, tick, journals, begin, given):
-            if isinstance(made, InputError):
-                raise made
-            found[i] = made
-        return [found[i] for i in range(len(files))]
+        translated: dict[int, TranslatedFile] = {}
+        for i, file in self.translate_each(files, tick, journals, begin, given):
+            if isinstance(file, InputError):
+                raise file
+            translated[i] = file
+        return [translated[i] for i in range(len(files))]
 
     def translate_each(
         self,
@@ -141,8 +141,8 @@ class FileTranslator:
                 yield i, lines
                 continue
             try:
-                made = self.rendered(read[i], lines)
-                yield i, made._replace(counts=made.counts._replace(unknown=unknown))
+                result = self.rendered(read[i], lines)
+                yield i, result._replace(counts=result.counts._replace(unknown=unknown))
             except InputError as e:
                 yield i, e
 
@@ -151,8 +151,8 @@ class FileTranslator:
         if self.memory is None:
             return document
         free = {i + 1: document.lines[i] for i in document.own if i + 1 not in document.given}
-        found = self.memory.exact_lines(free)
-        return document._replace(given={**document.given, **found}, exact=len(found))
+        exact = self.memory.exact_lines(free)
+        return document._replace(given={**document.given, **exact}, exact=len(exact))
 
     def _documents(
         self,
@@ -253,7 +253,7 @@ class FileTranslator:
                 f"{len(texts)} sentences have {len(lines)} translations; this model cannot keep lines apart"
             )
 
-        found = []
+        pieces = []
         for number, i in enumerate(document.own, 1):
             text, upper = document.capitals.get(i, texts[i]), i in document.capitals
             more = [self.model.line(number, text, other) for other in (others[i] if others else ())]
@@ -262,8 +262,8 @@ class FileTranslator:
             if upper:
                 best, *more = (one._replace(translation=one.translation.upper()) for one in (best, *more))
             matches = source.matches[i] if source is not None and source.matches is not None else ()
-            found.append(TranslatedSentence(best, [(other.translation, other.score) for other in more], matches))
-        return found
+            pieces.append(TranslatedSentence(best, [(other.translation, other.score) for other in more], matches))
+        return pieces
 
     def rendered(self, document: FileDocument, lines: list[TranslatedSentence]) -> TranslatedFile:
         """Make a file of its translated sentences."""
@@ -272,16 +272,16 @@ class FileTranslator:
         lost, guessed, lines = 0, 0, []
         for i, (block, shown, here) in enumerate(zip(document.file.blocks, document.hidden, document.sentences)):
             its = [next(following)._replace(names=shown.names(sentence.segments)) for sentence in here]
-            kept = document.kept.get(i, ())
-            if len(kept) == len(block.segments):
-                segments.append(kept)
+            hidden = document.kept.get(i, ())
+            if len(hidden) == len(block.segments):
+                segments.append(hidden)
                 lines += its
                 continue
             translations = [one.line.translation for one in its]
-            made = compose(shown.block, here, translations, lambda a, b: word_alignment(self.model, a, b))
-            segments.append(shown.segments(made.segments))
-            lines += [one._replace(said=said) for one, said in zip(its, made.sentences)]
-            lost, guessed = lost + made.lost, guessed + made.guessed
+            composed = compose(shown.block, here, translations, lambda a, b: word_alignment(self.model, a, b))
+            segments.append(shown.segments(composed.segments))
+            lines += [one._replace(said=said) for one, said in zip(its, composed.sentences)]
+            lost, guessed = lost + composed.lost, guessed + composed.guessed
         lines = [line._replace(doubts=reasons) for line, reasons in zip(lines, doubts([line.pair for line in lines]))]
         data = document.file.write(segments)
         room = ((block.place.most, sum(map(len, texts))) for block, texts in zip(document.file.blocks, segments))

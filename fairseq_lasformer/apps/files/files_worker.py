@@ -139,9 +139,9 @@ class Files(Worker[Batch, Iterator[Result]]):
             except InputError as e:
                 yield Result(waiting.job, str(e))
         before = time.monotonic()
-        for one, made in self._together(opened, self.opening, report):
+        for one, translated in self._together(opened, self.opening, report):
             now = time.monotonic()
-            yield self._written(one, made, now - before)
+            yield self._written(one, translated, now - before)
             before = time.monotonic()
 
     def _open(self, waiting: Waiting) -> _Open:
@@ -155,18 +155,20 @@ class Files(Worker[Batch, Iterator[Result]]):
         languages = self.translator.languages
         return _Open(waiting, file, None if job.since is None else earlier(job.since, job.form, options, languages))
 
-    def _written(self, opened: _Open, made: TranslatedFile | InputError, seconds: float) -> Result:
+    def _written(self, opened: _Open, translated: TranslatedFile | InputError, seconds: float) -> Result:
         job, note = opened.waiting.job, opened.file.note
-        if isinstance(made, InputError):
-            return Result(job, str(made), note=note)
+        if isinstance(translated, InputError):
+            return Result(job, str(translated), note=note)
         try:
-            reasons = [sentence.doubts for sentence in made.lines]
-            counts = facts([sentence.pair for sentence in made.lines], reasons, seconds)
-            counts = counts._replace(unread=len(made.counts.unread))
-            result = self.put(opened.waiting, Made(present(made, self.options.output), counts))
+            reasons = [sentence.doubts for sentence in translated.lines]
+            counts = facts([sentence.pair for sentence in translated.lines], reasons, seconds)
+            counts = counts._replace(unread=len(translated.counts.unread))
+            result = self.put(opened.waiting, Made(present(translated, self.options.output), counts))
             if (journal := self._journal(opened)) is not None:
                 journal.unlink(missing_ok=True)
-            return result._replace(summary=made.counts.summary(), note=note, facts=counts, unread=made.counts.unread)
+            return result._replace(
+                summary=translated.counts.summary(), note=note, facts=counts, unread=translated.counts.unread
+            )
         except (InputError, OSError) as e:
             return Result(job, str(e))
 
@@ -182,9 +184,11 @@ class Files(Worker[Batch, Iterator[Result]]):
         try:
             journals = [self._journal(one) for one in opened]
             its = [one.earlier or self.given.get(one.waiting.job.source) for one in opened]
-            for i, made in self.translator.translate_each([one.file for one in opened], tick, journals, begin, its):
+            for i, translated in self.translator.translate_each(
+                [one.file for one in opened], tick, journals, begin, its
+            ):
                 written.add(i)
-                yield opened[i], made
+                yield opened[i], translated
         except Exception as e:  # a failure of one file must not end the work on others
             failure = e
         left = [one for i, one in enumerate(opened) if i not in written]

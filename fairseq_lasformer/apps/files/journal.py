@@ -35,15 +35,15 @@ class Journal:
                 str(i) for i in range(len(entries))
             ]:
                 raise ValueError
-            found = [_kept_line(entry, n_words) for _, (lines,) in entries for entry in lines]
-            if len(found) > most:
+            read = [_kept_line(entry, n_words) for _, (lines,) in entries for entry in lines]
+            if len(read) > most:
                 raise ValueError
         except (ValueError, TypeError, OverflowError):
             print(f"note: {path}: damaged, so this file is translated from the start", file=sys.stderr)
             path.unlink(missing_ok=True)
             self.ledger = Ledger(path)
             return []
-        return found
+        return read
 
     def add(self, lines: list[Line]) -> None:
         """Keep the lines of a part."""

@@ -35,7 +35,7 @@ def _row(sentence: TranslatedSentence) -> str:
 
 def _json(sentence: TranslatedSentence) -> str:
     line = sentence.line
-    found: Json = {
+    fields: Json = {
         "line": line.number,
         "source": sentence.source,
         "translation": sentence.translation,
@@ -45,7 +45,7 @@ def _json(sentence: TranslatedSentence) -> str:
     }
     if sentence.others:
         others = [(sentence.shown(text), round(score, 4)) for text, score in sentence.others]
-        found["alternatives"] = [{"translation": text, "score": score} for text, score in others]
+        fields["alternatives"] = [{"translation": text, "score": score} for text, score in others]
     if sentence.matches:
-        found["matches"] = [match.shown() for match in sentence.matches]
-    return json.dumps(found, ensure_ascii=False) + "\n"
+        fields["matches"] = [match.shown() for match in sentence.matches]
+    return json.dumps(fields, ensure_ascii=False) + "\n"

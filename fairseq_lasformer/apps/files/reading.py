@@ -92,8 +92,8 @@ class FileReader:
                 f"{len(translation.blocks)}; not versions of the same document{cues}"
             )
         same = unchanged([block.text for block in old.blocks], [block.text for block in file.blocks])
-        kept = {i: translation.blocks[j] for i, j in same.items() if old.blocks[j] == file.blocks[i]}
-        before, now = self._read(old, dict(enumerate(translation.blocks))), self._read(file, kept)
+        known = {i: translation.blocks[j] for i, j in same.items() if old.blocks[j] == file.blocks[i]}
+        before, now = self._read(old, dict(enumerate(translation.blocks))), self._read(file, known)
         for i, j in unchanged(before.lines, now.lines).items():  # sentences of changed paragraphs
             if j + 1 in before.given:
                 now.given.setdefault(i + 1, before.given[j + 1])
@@ -102,21 +102,21 @@ class FileReader:
     def _read(self, file: OpenFile, given: Blocks | None) -> FileDocument:
         cuts = [0]
         fitting = self._fitting(cuts)
-        found = FileDocument(file, [], [], 0, [], {}, [], {}, {})
+        document = FileDocument(file, [], [], 0, [], {}, [], {}, {})
         waiting = list(file.finished)
         for i, block in enumerate(file.blocks):
             while waiting and waiting[0].before <= i:
-                self._add_context(found, waiting.pop(0))
+                self._add_context(document, waiting.pop(0))
             known = (given or {}).get(i)
             if known is not None and not clean_line(known.text):
                 known = None
             spelled = None if known is not None or in_capitals(block.text) else self.spelled
-            shown, kept = hidden(block, self.unknown, spelled), known
+            shown, names = hidden(block, self.unknown, spelled), known
             if known is not None:
                 its = hidden(known, self.unknown)
                 alike = [s for s in its.symbols if s] == [s for s in shown.symbols if s]
                 shown, known = (shown, its.block) if alike else (Hidden.nothing(block), known)
-            found.hidden.append(shown)
+            document.hidden.append(shown)
             block = shown.block
             here = sentences(block, fitting)
             translations = [] if known is None else [s.text for s in sentences(known, self.split_target)]
@@ -125,28 +125,28 @@ class FileReader:
                 translations = [clean_line(known.text)]
                 if not all(self._fits(s.text) for s in here):
                     raise InputError("a translation is given for a paragraph that is too long; give it line by line")
-            if kept is not None:
-                found.kept[i] = _between(kept, file.blocks[i])
+            if names is not None:
+                document.kept[i] = _between(names, file.blocks[i])
             here = [s._replace(text=with_plain_letters(s.text, self.unknown)) for s in here]
-            found.sentences.append(here)
+            document.sentences.append(here)
             for j, sentence in enumerate(here):
-                found.own.append(len(found.lines))
+                document.own.append(len(document.lines))
                 if not translations and in_capitals(sentence.text):
-                    found.capitals[len(found.lines)] = sentence.text
-                    found.lines.append(usual_case(sentence.text))
+                    document.capitals[len(document.lines)] = sentence.text
+                    document.lines.append(usual_case(sentence.text))
                 else:
-                    found.lines.append(sentence.text)
+                    document.lines.append(sentence.text)
                 if translations:
-                    found.given[len(found.lines)] = translations[j]
+                    document.given[len(document.lines)] = translations[j]
         for one in waiting:
-            self._add_context(found, one)
-        return found._replace(cut=cuts[0])
+            self._add_context(document, one)
+        return document._replace(cut=cuts[0])
 
-    def _add_context(self, found: FileDocument, one: Finished) -> None:
+    def _add_context(self, document: FileDocument, one: Finished) -> None:
         source, target = clean_line(one.source), clean_line(one.target)
         if source and target and (one.reviewed or self.unreviewed) and self._fits(source) and self._target_fits(target):
-            found.lines.append(source)
-            found.given[len(found.lines)] = target
+            document.lines.append(source)
+            document.given[len(document.lines)] = target
 
     def _fits(self, text: str) -> bool:
         return self.codec.length(self.codec.encode_source(" ".join(text.split()))) <= self.codec.room
@@ -192,8 +192,8 @@ def usual_case(text: str) -> str:
 
 def unchanged(old: Sequence[str], new: Sequence[str]) -> dict[int, int]:
     """Return the numbers of the texts that stay in order: those of the old ones, by those of the new ones."""
-    found = difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
-    return {run.b + i: run.a + i for run in found for i in range(run.size)}
+    blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    return {run.b + i: run.a + i for run in blocks for i in range(run.size)}
 
 
 def given_lines_of_text(
@@ -209,19 +209,19 @@ def given_lines_of_text(
         languages: of the text and its translation.
     """
     lines = split_lines(decode(data, encoding, language=languages[0]).text)
-    found = parse_given(decode(known, None, language=languages[1]).text, len(lines), name)
-    check_given(found, [i for i, line in enumerate(lines, 1) if line.strip()], name)
+    parsed = parse_given(decode(known, None, language=languages[1]).text, len(lines), name)
+    check_given(parsed, [i for i, line in enumerate(lines, 1) if line.strip()], name)
     blocks: dict[int, Block] = {}
     following = 0
     for number, line in enumerate(lines, 1):
         count = len(plain.read(line).blocks)
-        if number in found:
-            given = plain.read(found[number]).blocks
+        if number in parsed:
+            given = plain.read(parsed[number]).blocks
             if count == 1:
-                blocks[following] = given[0] if len(given) == 1 else Block((found[number],))
+                blocks[following] = given[0] if len(given) == 1 else Block((parsed[number],))
             elif count and len(given) == count:
                 blocks.update(enumerate(given, following))
-            elif clean_line(found[number]) != clean_line(line):
+            elif clean_line(parsed[number]) != clean_line(line):
                 why = f"has {count} texts, unlike its translation" if count else "has no text that is translated"
                 raise InputError(f"{name}: a translation is given for line {number}, which {why}")
         following += count
@@ -256,19 +256,19 @@ def _between(given: Block, block: Block) -> tuple[str, ...]:
 
     A line of subtitles may break elsewhere: a space takes the place of a break, and a break that of a space.
     """
-    found = list(given.segments)
+    segments = list(given.segments)
     if [_is_empty(its) for its in given.markup] != [_is_empty(its) for its in block.markup]:
         return ()
     for i, (its, ours) in enumerate(zip(given.fills, block.fills)):
-        before, after = found[i : i + 2]
+        before, after = segments[i : i + 2]
         if its == BREAK != ours and before[-1:].strip() and after[:1].strip():
             if block.segments[i][-1:].isspace():
-                found[i] += " "
+                segments[i] += " "
             else:
-                found[i + 1] = f" {after}"
+                segments[i + 1] = f" {after}"
         elif ours == BREAK != its:
-            found[i], found[i + 1] = before.removesuffix(" "), after.removeprefix(" ")
-    return tuple(found)
+            segments[i], segments[i + 1] = before.removesuffix(" "), after.removeprefix(" ")
+    return tuple(segments)
 
 
 def _is_empty(markup: Markup) -> bool:

@@ -235,19 +235,19 @@ def _folder(args: Translate, place: Path) -> None:
 
     number, total = shard_of(args.shard)
     out = Path(args.place)
-    found = plan(place, out, args.format, args.form, args.former)
-    if not found.jobs:
+    plans = plan(place, out, args.format, args.form, args.former)
+    if not plans.jobs:
         raise InputError(f"{place}: contains no file of a known format; choose one with --from")
     former = place if args.former is None else args.former[0]
     for what, paths, of in (
-        ("skipped, of unknown format", found.others, place),
-        ("gone; not translated", found.gone, former),
+        ("skipped, of unknown format", plans.others, place),
+        ("gone; not translated", plans.gone, former),
     ):
         if paths and not args.quiet:
             names = ", ".join(str(path.relative_to(of)) for path in paths[:5]) + (", …" if len(paths) > 5 else "")
             print(f"{what}: {names} ({len(paths)})", file=sys.stderr)
-    _check_targets(args, found.jobs)
-    _run(args, found.jobs[number::total], _folders_state(out, number, total))
+    _check_targets(args, plans.jobs)
+    _run(args, plans.jobs[number::total], _folders_state(out, number, total))
 
 
 def _run(args: Translate, jobs: Sequence[Job], state: Path) -> None:

@@ -70,10 +70,10 @@ def build(
             counts = [0, 0, 0, 0]
             for file in files:
                 try:
-                    found = _add(store, file, unreviewed, tick)
+                    counted = _add(store, file, unreviewed, tick)
                 except InputError as e:
                     raise InputError(str(e) if str(e).startswith((str(file), str(path))) else f"{file}: {e}") from e
-                counts = [a + b for a, b in zip(counts, found)]
+                counts = [a + b for a, b in zip(counts, counted)]
             store.finish()
             read, added, left_out, before = counts
             return Built(read, added, read - added - left_out, left_out, before, len(store))
@@ -99,9 +99,9 @@ def _add(store: MemoryStore, file: Path, unreviewed: bool, tick: Callable[[int],
     while batch := list(islice(pairs, AT_ONCE)):
         n += len(batch)
         cleaned = [(clean_line(source), clean_line(target)) for source, target in batch]
-        kept = [StoredPair(a, b) for a, b in cleaned if a and b and max(len(a), len(b)) <= LONGEST]
-        left_out += len(batch) - len(kept)
-        added += store.add(kept, name, n)
+        usable = [StoredPair(a, b) for a, b in cleaned if a and b and max(len(a), len(b)) <= LONGEST]
+        left_out += len(batch) - len(usable)
+        added += store.add(usable, name, n)
         tick(len(batch))
     store.add([], name, n, complete=True)
     return n - before, added, left_out, before

@@ -49,9 +49,9 @@ def _build(args: Memory) -> None:
         raise InputError("memory build: name both languages, with -s and -t, or neither if the memory exists")
     languages = (source, target) if source and target else None
     with progress_bar(desc="reading", unit=" pairs", disable=args.quiet) as bar:
-        found = build(args.memory, [Path(file) for file in args.files], languages, args.unreviewed, bar.update)
+        added = build(args.memory, [Path(file) for file in args.files], languages, args.unreviewed, bar.update)
     if not args.quiet:
-        print(f"{args.memory}: {found.summary()}", file=sys.stderr)
+        print(f"{args.memory}: {added.summary()}", file=sys.stderr)
 
 
 def _find(args: Memory) -> None:
@@ -78,8 +78,8 @@ def _terms(args: Memory) -> None:
 
     if args.files:
         raise InputError(f"{args.files[0]}: memory terms takes a memory alone")
-    found = terms_of(MemoryStore(args.memory), args.least)
-    for source, target in found:
+    terms = terms_of(MemoryStore(args.memory), args.least)
+    for source, target in terms:
         print(f"{source}\t{target}")
     if not args.quiet:
-        print(f"{args.memory}: {len(found)} terms", file=sys.stderr)
+        print(f"{args.memory}: {len(terms)} terms", file=sys.stderr)

@@ -77,10 +77,10 @@ def kappas_within(bits: Callable[[Mapping[str, float]], float], names: Sequence[
                 bar.update()
     allowed = budget
     while True:  # selectors that lose the same words cost less together, others more
-        found = cheapest(costs, allowed)
-        after = bits(found)
+        choice = cheapest(costs, allowed)
+        after = bits(choice)
         if after - before <= budget or allowed < budget / 64:
-            return Budgeted(found, before, after)
+            return Budgeted(choice, before, after)
         allowed *= 0.8
 
 
@@ -105,10 +105,10 @@ def write_within_budget(checkpoint: Path, data: Path, out: Path, budget: float, 
         keep(kappas)
         return bits_per_token(hub, examples)
 
-    found = kappas_within(bits, list(selectors), budget)
-    keep(found.kappas)
+    chosen = kappas_within(bits, list(selectors), budget)
+    keep(chosen.kappas)
     state, trained = load(checkpoint), model.state_dict()
     state["model"] = {n: trained[n].clone() if n.endswith(".kappa") else value for n, value in state["model"].items()}
     state["last_optimizer_state"] = None
     save(state, out)
-    return found
+    return chosen

@@ -52,7 +52,7 @@ def write_card(folder: Path, name: str, settings: DataConfig, further: dict[str,
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != CARD)
     if odd := [path.name for path in files if not FILE_NAME.fullmatch(path.name)]:
         raise InputError(f"{odd[0]}: not a name that a published model can have; rename the languages")
-    own = {
+    facts = {
         "name": name,
         "source": settings.source_lang,
         "target": settings.target_lang,
@@ -60,7 +60,7 @@ def write_card(folder: Path, name: str, settings: DataConfig, further: dict[str,
         "date": datetime.date.today().isoformat(),
     }
     listed = [{"name": path.name, "size": path.stat().st_size, "sha256": file_hash(path)} for path in files]
-    atomic_write(folder / CARD, json.dumps(own | further | {"files": listed}, indent=1, ensure_ascii=False) + "\n")
+    atomic_write(folder / CARD, json.dumps(facts | further | {"files": listed}, indent=1, ensure_ascii=False) + "\n")
 
 
 def measured(folder: Path, text: Path) -> dict[str, Any]:
@@ -70,8 +70,8 @@ def measured(folder: Path, text: Path) -> dict[str, Any]:
     said, errors = process.communicate()
     if process.returncode:
         raise InputError(f"--measure {text}: {(errors.strip().splitlines() or ['failed'])[-1]}")
-    found: dict[str, Any] = json.loads(said.splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return figures
 
 
 def _measure(folder: str, text: str) -> dict[str, Any]:
@@ -87,10 +87,14 @@ def _measure(folder: str, text: str) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     tokens = sum(len(model.encode(line)) for line in document.splitlines() if line.strip())
     about = machine()
-    found = {key: about[key] for key in ("cpu", "instructions", "threads", "torch")}
+    facts = {key: about[key] for key in ("cpu", "instructions", "threads", "torch")}
     status = Path("/proc/self/status").read_text(encoding="utf-8")  # getrusage counts what the parent had before it
     memory = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) / 1024
-    return found | {"source_tokens": tokens, "tokens_per_second": round(tokens / seconds), "memory_mib": round(memory)}
+    return facts | {
+        "source_tokens": tokens,
+        "tokens_per_second": round(tokens / seconds),
+        "memory_mib": round(memory),
+    }
 
 
 if __name__ == "__main__":

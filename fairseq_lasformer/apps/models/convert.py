@@ -98,9 +98,9 @@ def _settings(part: Any) -> dict[str, Any]:
     """Return a part of a checkpoint's settings, which fairseq saves in one of three forms."""
     if isinstance(part, Namespace):
         return dict(vars(part))
-    found = OmegaConf.to_container(part) if OmegaConf.is_config(part) else part
-    assert isinstance(found, Mapping)
-    return {str(key): value for key, value in found.items()}
+    settings = OmegaConf.to_container(part) if OmegaConf.is_config(part) else part
+    assert isinstance(settings, Mapping)
+    return {str(key): value for key, value in settings.items()}
 
 
 def _stock(checkpoint: Path, state: State) -> tuple[Any, dict[str, Any], SimpleNamespace]:
@@ -139,14 +139,14 @@ def _options(checkpoint: Path, cfg: DictConfig) -> dict[str, Any]:
     widths = {cfg.decoder.embed_dim, cfg.decoder.input_dim, cfg.decoder.output_dim}
     if len(widths) > 1:
         raise InputError(f"{checkpoint}: --decoder-input-dim and --decoder-output-dim cannot be converted")
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for field in fields(LasformerConfig):
         side, _, name = field.name.partition("_")
         holder, name = (getattr(cfg, side), name) if side in ("encoder", "decoder") else (cfg, field.name)
         if not field.name.startswith("_") and hasattr(holder, name):
             value = getattr(holder, name)
-            found[field.name] = value.value if isinstance(value, Enum) else value
-    return found | {"select_modules": "none"}
+            options[field.name] = value.value if isinstance(value, Enum) else value
+    return options | {"select_modules": "none"}
 
 
 @torch.no_grad()
@@ -160,5 +160,5 @@ def _difference(stock: Any, ours: LasformerModel) -> float:
         return float("nan")
     source, target = torch.randint(first, words, (2, 2, n), generator=generator)
     source[0, : n // 3] = stock.encoder.padding_idx
-    expected, found = stock(source, None, target)[0], ours(source, None, target)[0]
-    return float((expected - found).abs().max() / expected.abs().max())
+    expected, converted = stock(source, None, target)[0], ours(source, None, target)[0]
+    return float((expected - converted).abs().max() / expected.abs().max())

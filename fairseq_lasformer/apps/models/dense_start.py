@@ -116,10 +116,10 @@ def words_of_options(chosen: Mapping[str, Any]) -> list[str]:
 
 
 def _splits(data: Path) -> list[SplitInfo]:
-    found = [SplitInfo.load(data, name) for name in ("train", "valid")]
-    if found[0] is None:
+    splits = [SplitInfo.load(data, name) for name in ("train", "valid")]
+    if splits[0] is None:
         raise InputError(f"{data}: contains no training set; prepare it with lasformer prepare --train")
-    return [info for info in found if info is not None]
+    return [info for info in splits if info is not None]
 
 
 def _task(trained: State, data: Path, settings: DataConfig, longest: int) -> DocumentTranslationTask:

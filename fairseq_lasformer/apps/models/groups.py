@@ -38,8 +38,8 @@ class Groups(NamedTuple):
 def fewest_groups(attentions: Sequence[Tensor], loss: float) -> Groups:
     """Return the partition into the fewest groups that loses no more than ``loss`` of the attention."""
     n = attentions[0].size(0)
-    found = (choose_groups(attentions, parts) for parts in range(1, n + 1))
-    return next(groups for groups in found if groups.lost <= loss or len(groups.starts) == n)
+    choices = (choose_groups(attentions, parts) for parts in range(1, n + 1))
+    return next(groups for groups in choices if groups.lost <= loss or len(groups.starts) == n)
 
 
 def choose_groups(attentions: Sequence[Tensor], n_groups: int) -> Groups:
@@ -58,12 +58,12 @@ def choose_groups(attentions: Sequence[Tensor], n_groups: int) -> Groups:
     for end in range(1, n + 1):
         losses = [_loss(attentions, start, end) for start in range(end)]
         for parts in range(1, min(end, n_groups) + 1):
-            found = [
+            cuts = [
                 (best[start, parts - 1][0] + losses[start], (*best[start, parts - 1][1], start))
                 for start in range(end)
                 if (start, parts - 1) in best
             ]
-            best[end, parts] = min(found)
+            best[end, parts] = min(cuts)
     loss, starts = best[n, n_groups]
     return Groups(starts, loss / n)
 
@@ -74,8 +74,8 @@ def _loss(attentions: Sequence[Tensor], start: int, end: int) -> float:
     for attention in attentions:
         layers = attention[start:end]
         k = min(layers.size(-1), max(10, math.ceil(SHARE * layers.size(-1))))
-        kept = layers.mean(0).topk(k).indices.expand(len(layers), -1, -1)
-        total += float((layers.topk(k).values.sum(-1) - layers.gather(-1, kept).sum(-1)).sum())
+        keys = layers.mean(0).topk(k).indices.expand(len(layers), -1, -1)
+        total += float((layers.topk(k).values.sum(-1) - layers.gather(-1, keys).sum(-1)).sum())
         n_rows += layers.size(1)
     return total / max(1, n_rows)
 
@@ -96,27 +96,27 @@ def attention_of_layers(
         "decoder": [layer.self_attn for layer in model.decoder.layers],
         "cross": [layer.encoder_attn for layer in model.decoder.layers],
     }
-    found: dict[str, list[Tensor]] = {name: [] for name in modules}
+    by_module: dict[str, list[Tensor]] = {name: [] for name in modules}
     for source, target in examples:
         previous = torch.cat([target.new_tensor([eos]), target[:-1]])
         with _passes([attention for module in modules.values() for attention in module]) as passes:
             model(source[None], torch.tensor([len(source)]), previous[None])
         for name, layers in modules.items():
-            found[name].append(torch.stack([_attention(attention, passes[attention]) for attention in layers]))
-    return found
+            by_module[name].append(torch.stack([_attention(attention, passes[attention]) for attention in layers]))
+    return by_module
 
 
 @contextmanager
 def _passes(attentions: Sequence[Any]) -> Iterator[dict[Any, Pass]]:
     """Collect the inputs of attentions, in a pass over one example."""
-    found: dict[Any, Pass] = {}
+    passes: dict[Any, Pass] = {}
 
     def keep(module: Any, args: Any) -> None:
-        found[module] = args[0]
+        passes[module] = args[0]
 
     hooks = [attention.register_forward_pre_hook(keep) for attention in attentions]
     try:
-        yield found
+        yield passes
     finally:
         for hook in hooks:
             hook.remove()

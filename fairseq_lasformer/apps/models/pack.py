@@ -65,11 +65,11 @@ def pack(
         raise InputError(
             f"{checkpoint}: is of fairseq's oldest format; train or convert it with a current fairseq first"
         )
-    kept = {name: state.get(name) for name in ("args", "optimizer_history", "task_state")}
+    rest = {name: state.get(name) for name in ("args", "optimizer_history", "task_state")}
     cfg = _without_places(state["cfg"])
     if LENPEN in further:
         cfg["generation"] = {**(cfg.get("generation") or {}), LENPEN: further[LENPEN]}
-    content = {**kept, "cfg": cfg, "model": weights, EIGHT_BITS: scales}
+    content = {**rest, "cfg": cfg, "model": weights, EIGHT_BITS: scales}
     content |= {"extra_state": {}, "last_optimizer_state": None}
     with new_folder(out) as place:
         save(content, place / "model.pt")
@@ -89,14 +89,14 @@ def pack(
 
 def _without_places(cfg: DictConfig) -> dict[str, Any]:
     """Return settings without the folders of the machine that trained the model."""
-    found: Any = OmegaConf.to_container(cfg) if OmegaConf.is_config(cfg) else copy.deepcopy(cfg)
+    settings: Any = OmegaConf.to_container(cfg) if OmegaConf.is_config(cfg) else copy.deepcopy(cfg)
     for group, names in PLACES.items():
-        section = found.get(group)
+        section = settings.get(group)
         held = section if isinstance(section, dict) else vars(section) if section is not None else {}
         for name, instead in names.items():
             if name in held:
                 held[name] = instead
-    return dict(found)
+    return dict(settings)
 
 
 def in_eight_bits(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -104,15 +104,15 @@ def in_eight_bits(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[s
 
     Tied weights are one tensor, which is stored once.
     """
-    found: dict[str, Tensor] = {}
+    packed: dict[str, Tensor] = {}
     scales: dict[str, Tensor] = {}
     firsts = tied(weights)
     for name, weight in weights.items():
         if (same := firsts[name]) != name:
-            found[name] = found[same]
+            packed[name] = packed[same]
             scales |= {name: scales[same]} if same in scales else {}
         elif weight.dim() == 2 and weight.is_floating_point() and weight.numel() >= SMALLEST:
-            found[name], scales[name] = reference.quantised(weight.float())
+            packed[name], scales[name] = reference.quantised(weight.float())
         else:
-            found[name] = weight.detach().clone()  # no views: they would be stored with all that they view
-    return found, scales
+            packed[name] = weight.detach().clone()  # no views: they would be stored with all that they view
+    return packed, scales

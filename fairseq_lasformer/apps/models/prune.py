@@ -103,7 +103,7 @@ def importance(checkpoint: Path, data: Path | None) -> dict[tuple[str, str, int]
     """
     hub: DocumentHubInterface = from_pretrained(checkpoint, data=data).eval()
     model, eos = hub.models[0].requires_grad_(True), hub.task.target_dictionary.eos()
-    found: dict[tuple[str, str, int], Tensor] = {}
+    scores: dict[tuple[str, str, int], Tensor] = {}
     for source, target in calibration(hub.task):
         previous = torch.cat([target.new_tensor([eos]), target[:-1]])
         with _outputs(model) as outputs:
@@ -112,15 +112,15 @@ def importance(checkpoint: Path, data: Path | None) -> dict[tuple[str, str, int]
         for place, (out, heads) in outputs.items():
             assert out.grad is not None
             effect = (out * out.grad).unflatten(-1, (heads, -1)).sum((0, 1, 3)).abs()
-            found[place] = found.get(place, torch.zeros(heads)) + effect.detach()
+            scores[place] = scores.get(place, torch.zeros(heads)) + effect.detach()
         model.zero_grad()
-    return found
+    return scores
 
 
 @contextmanager
 def _outputs(model: BaseFairseqModel) -> Iterator[dict[tuple[str, str, int], tuple[Tensor, int]]]:
     """Collect the outputs of all heads in a pass, [1, N, H * D], and their number, by side, attention and layer."""
-    found: dict[tuple[str, str, int], tuple[Tensor, int]] = {}
+    outputs: dict[tuple[str, str, int], tuple[Tensor, int]] = {}
     hooks = []
     for side, attention in PLACES.values():
         for i, layer in enumerate(getattr(model, side).layers):
@@ -128,11 +128,11 @@ def _outputs(model: BaseFairseqModel) -> Iterator[dict[tuple[str, str, int], tup
 
             def keep(_: Any, args: Any, at: Any = (side, attention, i), heads: int = module.num_heads) -> None:
                 args[0].retain_grad()
-                found[at] = args[0], heads
+                outputs[at] = args[0], heads
 
             hooks.append(module.out_proj.register_forward_pre_hook(keep))
     try:
-        yield found
+        yield outputs
     finally:
         for hook in hooks:
             hook.remove()
@@ -150,15 +150,15 @@ def _module(side: str, attention: str, layer: int) -> str:
 
 def _cut(weights: dict[str, Tensor], side: str, attention: str, layer: int, scores: Tensor, n: int) -> None:
     """Keep the ``n`` heads of an attention with the highest scores, in their order."""
-    stem, kept = f"{side}.layers.{layer}.{attention}", scores.topk(n).indices.sort().values
+    stem, heads = f"{side}.layers.{layer}.{attention}", scores.topk(n).indices.sort().values
     for name in ("q_proj", "k_proj", "v_proj"):
         for part in ("weight", "bias"):
             value = weights[f"{stem}.{name}.{part}"]
-            weights[f"{stem}.{name}.{part}"] = value.unflatten(0, (len(scores), -1))[kept].flatten(0, 1)
+            weights[f"{stem}.{name}.{part}"] = value.unflatten(0, (len(scores), -1))[heads].flatten(0, 1)
     if f"{stem}.line_bias" in weights:
-        weights[f"{stem}.line_bias"] = weights[f"{stem}.line_bias"][kept]
+        weights[f"{stem}.line_bias"] = weights[f"{stem}.line_bias"][heads]
     value = weights[f"{stem}.out_proj.weight"]
-    weights[f"{stem}.out_proj.weight"] = value.unflatten(1, (len(scores), -1))[:, kept].flatten(1, 2).contiguous()
+    weights[f"{stem}.out_proj.weight"] = value.unflatten(1, (len(scores), -1))[:, heads].flatten(1, 2).contiguous()
 
 
 def _keep(weights: dict[str, Tensor], cfg: ModuleConfig, groups: str) -> dict[str, Any]:
@@ -169,25 +169,25 @@ def _keep(weights: dict[str, Tensor], cfg: ModuleConfig, groups: str) -> dict[st
     starts: list[str] = []
     for side, n_layers in sizes.items():
         bounds = (*group_starts(cfg, side), n_layers)
-        kept: list[int] = []
+        numbers: list[int] = []
         for group in chosen[side]:
-            starts.append(f"{side}.{len(kept)}")
-            kept += range(bounds[group], bounds[group + 1])
+            starts.append(f"{side}.{len(numbers)}")
+            numbers += range(bounds[group], bounds[group + 1])
         old = {name: weights.pop(name) for name in list(weights) if name.startswith(f"{side}.layers.")}
         for name, value in old.items():
             layer = int(name.split(".")[2])
-            if layer in kept:
-                weights[re.sub(r"\d+", str(kept.index(layer)), name, count=1)] = value
-        changed[f"{side}_layers"] = len(kept)
+            if layer in numbers:
+                weights[re.sub(r"\d+", str(numbers.index(layer)), name, count=1)] = value
+        changed[f"{side}_layers"] = len(numbers)
     return changed | {"select_groups": ",".join(starts)}
 
 
 def _named(groups: str, sizes: Mapping[str, int]) -> dict[str, Sequence[int]]:
-    found: dict[str, list[int]] = {side: [] for side in sizes}
+    numbers: dict[str, list[int]] = {side: [] for side in sizes}
     for name in groups.split(","):
         side, _, number = name.strip().partition(".")
         if side not in sizes or not number.isdecimal() or int(number) >= sizes[side]:
             there = " and ".join(f"{s}.0 to {s}.{n - 1}" if n > 1 else f"{s}.0" for s, n in sizes.items())
             raise InputError(f"--groups {groups}: there is no group {name.strip()}, only {there}")
-        found[side].append(int(number))
-    return {side: sorted(set(kept)) or range(sizes[side]) for side, kept in found.items()}
+        numbers[side].append(int(number))
+    return {side: sorted(set(indices)) or range(sizes[side]) for side, indices in numbers.items()}

@@ -29,22 +29,22 @@ def selector_training(options: UpcycleOptions, start: Path) -> TrainOptions:
     """Return the options for training selectors on the model's present attention; nothing else gets gradients."""
     model = load(start)["cfg"]["model"]
     quiet = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
-    own = [*words_of_options({**model, **quiet}), "--select-only", "--select-gradient", "none"]
-    own += ["--dropout", "0", "--supervise-rows", "512", "--sparsity-warmup", str(options.updates)]
-    return _training(options, options.updates, options.lr, [*own, "--disable-validation"], start)
+    words = [*words_of_options({**model, **quiet}), "--select-only", "--select-gradient", "none"]
+    words += ["--dropout", "0", "--supervise-rows", "512", "--sparsity-warmup", str(options.updates)]
+    return _training(options, options.updates, options.lr, [*words, "--disable-validation"], start)
 
 
 def dense_training(options: UpcycleOptions, start: Path) -> TrainOptions:
     """Return the options for training the dense model on documents."""
     model = load(start)["cfg"]["model"]
-    own = [*words_of_options(model), "--dropout", str(model.get("dropout", 0.0))]
-    return _training(options, options.documents, options.documents_lr, own, start)
+    words = [*words_of_options(model), "--dropout", str(model.get("dropout", 0.0))]
+    return _training(options, options.documents, options.documents_lr, words, start)
 
 
-def _training(options: UpcycleOptions, updates: int, lr: float, own: list[str], start: Path) -> TrainOptions:
+def _training(options: UpcycleOptions, updates: int, lr: float, special: list[str], start: Path) -> TrainOptions:
     # the learning rate falls to almost 0, which keeps what is learned last
     schedule = ["--lr-scheduler", "polynomial_decay", "--total-num-update", str(updates + updates // 20 + 1)]
-    words = ["--finetune-from-model", str(start.resolve()), *own, *schedule, *options.options]
+    words = ["--finetune-from-model", str(start.resolve()), *special, *schedule, *options.options]
     return TrainOptions(
         arch="lasformer",
         max_update=updates,
@@ -104,8 +104,8 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
         return folder / "checkpoint_last.pt"
 
     def fall() -> None:
-        made = write_within_budget(learned, data, last, options.budget, options.calibration)
-        told.append(f"kappa: {made.after - made.before:+.4f} bits per token for a budget of {options.budget:g}")
+        written = write_within_budget(learned, data, last, options.budget, options.calibration)
+        told.append(f"kappa: {written.after - written.before:+.4f} bits per token for a budget of {options.budget:g}")
 
     dense, words = checkpoint, start
     if options.documents:
@@ -135,5 +135,5 @@ class UpcycleTraining(NamedTuple):
         return key_of(identity(self.checkpoint), data_identity(data), str(self.start), str(self.options))
 
     def run(self, experiment: Experiment) -> str:
-        made = upcycle(self.checkpoint, experiment.data, experiment.folder, self.start, self.options)
-        return made.partition("\nnext:")[0]
+        checkpoint = upcycle(self.checkpoint, experiment.data, experiment.folder, self.start, self.options)
+        return checkpoint.partition("\nnext:")[0]

@@ -67,19 +67,19 @@ def align(
     """
     if any(not 0 <= share < 0.5 for share in shares):
         raise InputError("--split: shares of the documents for development and test, each below 0.5, such as 0.02,0.04")
-    kept = Readings(out / ".readings.jsonl", f"{languages} {encoding}")
-    check_new(out, languages, kept.written)
+    readings = Readings(out / ".readings.jsonl", f"{languages} {encoding}")
+    check_new(out, languages, readings.written)
     names = _partners(folders, rename)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out / ".alignment.lock", "an alignment"):
-        sides, damaged = _read(names, languages, encoding, kept)
+        sides, damaged = _read(names, languages, encoding, readings)
         aligned = list(_aligned(sides, languages))
         division = divide([file.document for file in aligned], shares)
         if not division.documents["train"]:
             raise InputError(f"{folders[0]}, {folders[1]}: no document for training has lines in both languages")
-        kept.begin_writing(names_of(languages))
+        readings.begin_writing(names_of(languages))
         summary = write(out, languages, aligned, division, damaged)
-        kept.finish()
+        readings.finish()
     return summary
 
 
@@ -100,19 +100,19 @@ def _partners(folders: tuple[Path, Path], rename: Renaming) -> dict[str, tuple[P
     renamed = {name.replace(*rename) if rename[0] else name: name for name in sides[0]}
     if len(renamed) != len(sides[0]):
         raise InputError(f"--rename {rename[0]}={rename[1]}: gives two files the same name")
-    found: dict[str, tuple[Path | None, Path | None]] = {name: (path, None) for name, path in sides[0].items()}
+    partners: dict[str, tuple[Path | None, Path | None]] = {name: (path, None) for name, path in sides[0].items()}
     for name, path in sides[1].items():
         known = renamed.get(name)
         if known is not None:
-            found[known] = sides[0][known], path
+            partners[known] = sides[0][known], path
         else:  # a name of the source side may belong to another file there
-            found[name if name not in found else f"{name} (target)"] = None, path
-    if not any(a and b for a, b in found.values()):
+            partners[name if name not in partners else f"{name} (target)"] = None, path
+    if not any(a and b for a, b in partners.values()):
         raise InputError(
             f"{folders[0]}, {folders[1]}: have no file of the same name ({next(iter(sides[0]))}, "
             f"{next(iter(sides[1]))}); say how names differ with --rename, such as --rename .en.=.de."
         )
-    return found
+    return partners
 
 
 Sides = dict[str, tuple[Reading, Reading]]
@@ -122,11 +122,11 @@ def _read(
     names: dict[str, tuple[Path | None, Path | None]],
     languages: tuple[str, str],
     encoding: str | None,
-    kept: Readings,
+    readings: Readings,
 ) -> tuple[Sides, list[str]]:
     """Read all files; a damaged one has no units. Return them, and a line about each damaged file."""
     splits = tuple(splitter(language) for language in languages)
-    found: Sides = {}
+    sides_read: Sides = {}
     damaged = []
     for name, paths in progress_bar(sorted(names.items()), desc="reading", unit=" files"):
         sides = []
@@ -136,12 +136,12 @@ def _read(
                 how = functools.partial(read_units, target=bool(target), split=splits[target], encoding=encoding)
                 read = functools.partial(how, path, language=languages[target])
                 try:
-                    reading = kept.read(path, read)
+                    reading = readings.read(path, read)
                 except InputError as e:
                     damaged.append(str(e))
             sides.append(reading)
-        found[name] = sides[0], sides[1]
-    return found, damaged
+        sides_read[name] = sides[0], sides[1]
+    return sides_read, damaged
 
 
 def _aligned(files: Sides, languages: tuple[str, str]) -> Iterator[AlignedFile]:
@@ -177,9 +177,9 @@ def _aligned_file(
             else:
                 lines.append((a.text, b.text))
             continue
-        found = match_sentences(a, b, compare)
-        lines += found.pairs
-        for language, rest in zip(languages, found.left):
+        beads = match_sentences(a, b, compare)
+        lines += beads.pairs
+        for language, rest in zip(languages, beads.left):
             left += [LeftOut(language, "sentence", "no partner", text) for text in rest]
     for side, language in enumerate(languages):
         inside = {pair[side] for pair in pairs}

@@ -128,13 +128,13 @@ def common_words(source: Iterable[str], target: Iterable[str], ratio: float = 1.
     """Compare texts by words that both languages have: numbers, names."""
     sides = [Counter(word for text in set(texts) for word in words_of(text)) for texts in (source, target)]
     shared = {word: frozenset((word,)) for word in sides[0].keys() & sides[1].keys()}
-    found = []
+    columns = []
     for side in (sides[1], sides[0]):
         weighed = evidence(shared, side, max(side.values(), default=1) + len(side))
         # a word that is missing may have been translated; a number would not be
         absent = {word: -1.0 if word.isdecimal() else 0.0 for word in shared}
-        found.append(weighed._replace(absent=absent))
-    return Comparison(found[0], found[1], ratio)
+        columns.append(weighed._replace(absent=absent))
+    return Comparison(columns[0], columns[1], ratio)
 
 
 def learned_words(pairs: Iterable[tuple[str, str]]) -> Comparison:
@@ -147,7 +147,7 @@ def learned_words(pairs: Iterable[tuple[str, str]]) -> Comparison:
     lines = [
         [np.array(sorted(numbers[side][w] for w in text), dtype=np.int64) for text in texts[side]] for side in (0, 1)
     ]
-    found = []
+    entries = []
     for a, b in ((0, 1), (1, 0)):
         learned = lexicon(list(zip(lines[a], lines[b])), (len(names[a]), len(names[b])), BEST)
         likely = {
@@ -156,9 +156,9 @@ def learned_words(pairs: Iterable[tuple[str, str]]) -> Comparison:
             if frequency[a][word] >= SEEN
         }
         translations, hits = _associated(likely, texts[a], texts[b], frequency[a], frequency[b])
-        found.append(evidence(translations, frequency[b], len(unique), hits))
+        entries.append(evidence(translations, frequency[b], len(unique), hits))
     sizes = [sum(len(pair[side]) for pair in unique) for side in (0, 1)]
-    return Comparison(found[0], found[1], sizes[1] / max(1, sizes[0]))
+    return Comparison(entries[0], entries[1], sizes[1] / max(1, sizes[0]))
 
 
 def _associated(
@@ -179,12 +179,12 @@ def _associated(
     for here, there in zip(source, target):
         both.update((word, other) for word in here for other in likely.get(word, ()) if other in there)
     n = len(source)
-    kept = {
+    associated = {
         word: frozenset(t for t in others if both[word, t] * n >= LIFT * n_source[word] * n_target[t])
         for word, others in likely.items()
     }
     hits: Counter[str] = Counter()
     for here, there in zip(source, target):
-        hits.update(word for word in here if kept.get(word, frozenset()) & there)
-    translations = {word: others for word, others in kept.items() if others}
+        hits.update(word for word in here if associated.get(word, frozenset()) & there)
+    translations = {word: others for word, others in associated.items() if others}
     return translations, {word: min(SUREST, (hits[word] + 1) / (n_source[word] + 2)) for word in translations}

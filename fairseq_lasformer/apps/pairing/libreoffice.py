@@ -64,13 +64,13 @@ def _package(language: str, files: Path) -> Path:
             raise InputError(
                 f"apt-get download {name}: {said}; put {name}_*.deb of https://packages.debian.org/{name} into {files}"
             )
-    found = sorted(files.glob(f"{name}_*.deb"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    packages = sorted(files.glob(f"{name}_*.deb"), key=lambda path: path.stat().st_mtime)
+    if not packages:
         raise InputError(
             f"{files}: contains no {name}_*.deb, and there is no apt-get; put the package there "
             f"(https://packages.debian.org/{name})"
         )
-    return found[-1]
+    return packages[-1]
 
 
 def _pages(package: Path, folder: Path) -> Path:

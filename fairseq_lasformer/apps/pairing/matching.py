@@ -76,11 +76,11 @@ def _by_key(source: Sequence[Unit], target: Sequence[Unit]) -> list[tuple[int, i
     """Pair units by their keys; a key that occurs several times counts if both sides have as many."""
     places: list[dict[str, list[int]]] = []
     for side in (source, target):
-        found: dict[str, list[int]] = defaultdict(list)
+        by_key: dict[str, list[int]] = defaultdict(list)
         for i, unit in enumerate(side):
             if unit.key:
-                found[unit.key].append(i)
-        places.append(found)
+                by_key[unit.key].append(i)
+        places.append(by_key)
     return [
         pair
         for key, here in places[0].items()
@@ -98,10 +98,10 @@ def _kinds(source: Sequence[Unit], target: Sequence[Unit]) -> np.ndarray:
 def _around(words: np.ndarray) -> np.ndarray:
     """Return the log odds [N, M] of neighbours: what precedes and follows a pair should belong together as well."""
     near = np.clip(words, -NEARBY, NEARBY)
-    found = np.zeros_like(words)
-    found[1:, 1:] += near[:-1, :-1] / 2
-    found[:-1, :-1] += near[1:, 1:] / 2
-    return found
+    sums = np.zeros_like(words)
+    sums[1:, 1:] += near[:-1, :-1] / 2
+    sums[:-1, :-1] += near[1:, 1:] / 2
+    return sums
 
 
 class Lines(NamedTuple):

@@ -30,7 +30,7 @@ def monotone(gains: Mapping[tuple[int, int], np.ndarray]) -> list[Bead]:
             if i >= a and m >= b:
                 np.maximum(row[b:], best[i - a, : m - b + 1] + gain[i - a], out=row[b:])
         np.maximum.accumulate(row, out=best[i])
-    found: list[Bead] = []
+    beads: list[Bead] = []
     i, j = n, m
     while i and j:
         here = best[i, j]
@@ -48,5 +48,5 @@ def monotone(gains: Mapping[tuple[int, int], np.ndarray]) -> list[Bead]:
             )
             a, b = next(fitting)
             i, j = i - a, j - b
-            found.append(Bead(i, j, a, b))
-    return found[::-1]
+            beads.append(Bead(i, j, a, b))
+    return beads[::-1]

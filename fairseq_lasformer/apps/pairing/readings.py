@@ -42,9 +42,9 @@ class Readings:
             raise InputError(f"{file}: cannot be read ({e.strerror})") from e
         key = hashlib.sha256(f"{self.how} {file.suffix} ".encode() + data).hexdigest()
         if key not in self._kept:
-            found = read(data)
-            self.ledger.add(key, found.only_keys, found.units)
-            self._kept[key] = found
+            reading = read(data)
+            self.ledger.add(key, reading.only_keys, reading.units)
+            self._kept[key] = reading
         return self._kept[key]
 
     def begin_writing(self, names: Sequence[str]) -> None:

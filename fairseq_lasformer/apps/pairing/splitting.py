@@ -54,29 +54,29 @@ def divide(documents: Sequence[AlignedDocument], shares: tuple[float, float]) ->
     occurrences = Counter(pair for document in documents for pair in set(document.pairs))
     enough = max(FEWEST, FRAME * len(documents))
     framing = {pair for pair, n in occurrences.items() if n >= enough}
-    found: dict[str, list[AlignedDocument]] = {which: [] for which in SPLITS}
+    splits: dict[str, list[AlignedDocument]] = {which: [] for which in SPLITS}
     frame, equal, repeated, empty = 0, 0, 0, []
     held: set[str] = set()
     for which in ("test", "dev", "train"):
         for document in documents:
             if split[document.name] != which:
                 continue
-            framed = which == "train" and len(found["train"]) < FEWEST
+            framed = which == "train" and len(splits["train"]) < FEWEST
             pairs = [pair for pair in document.pairs if framed or pair not in framing]
             frame += len(document.pairs) - len(pairs)
             if which == "train":
-                kept = [pair for pair in pairs if pair[0] not in held]
-                repeated += len(pairs) - len(kept)
+                left = [pair for pair in pairs if pair[0] not in held]
+                repeated += len(pairs) - len(left)
             else:
-                kept = [pair for pair in pairs if pair[0] != pair[1]]
-                equal += len(pairs) - len(kept)
-            if kept:
-                found[which].append(AlignedDocument(document.name, kept))
+                left = [pair for pair in pairs if pair[0] != pair[1]]
+                equal += len(pairs) - len(left)
+            if left:
+                splits[which].append(AlignedDocument(document.name, left))
             else:
                 empty.append(document.name)
         if which != "train":
-            held |= {source for document in found[which] for source, _ in document.pairs}
-    return Division(found, frame, equal, repeated, empty)
+            held |= {source for document in splits[which] for source, _ in document.pairs}
+    return Division(splits, frame, equal, repeated, empty)
 
 
 def _number(name: str) -> float:

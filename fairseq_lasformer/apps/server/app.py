@@ -121,13 +121,13 @@ class Server(FilePages):
                 if asked["because"]:
                     _check_explained(prepared)
                 lines = await self._lines(turn, model, prepared)
-                made = await self._finished(turn, model, prepared, lines)
-                answer: Json = {"translatedText": made.data.decode()}
+                translated = await self._finished(turn, model, prepared, lines)
+                answer: Json = {"translatedText": translated.data.decode()}
                 if most:
                     others = await turn.work(self._places(prepared.size), 0, model.alternatives, prepared, lines, most)
                     answer["alternatives"] = [" ".join(options) for options in zip(*others)]
                 if asked["because"]:
-                    answer["because"] = await self._explained(turn, model, prepared, made)
+                    answer["because"] = await self._explained(turn, model, prepared, translated)
                 if asked["source"] == "auto":  # the models' only source language: nothing is detected
                     answer["detectedLanguage"] = {"language": model.languages[0], "confidence": 0.0}
                 return answer
@@ -135,18 +135,18 @@ class Server(FilePages):
         with self._turn(request) as turn:
             try:
                 async with asyncio.timeout(self.limits.seconds):
-                    found = await _together([one(turn, data) for data in encoded])
+                    answers = await _together([one(turn, data) for data in encoded])
             except TimeoutError as e:
                 raise self._not_done() from e
         self._count(request, 200)
         # several texts: each field is a list
-        return JSONResponse({name: [one[name] for one in found] for name in found[0]} if several else found[0])
+        return JSONResponse({name: [one[name] for one in answers] for name in answers[0]} if several else answers[0])
 
     async def _explained(
-        self, turn: Turn, model: ServedModel, prepared: PreparedText, made: TranslatedFile
+        self, turn: Turn, model: ServedModel, prepared: PreparedText, translated: TranslatedFile
     ) -> list[Json]:
         """Return the explanation of a translated text."""
-        translations = [sentence.line.translation for sentence in made.lines]
+        translations = [sentence.line.translation for sentence in translated.lines]
         return await turn.work(self.explanations, 0, model.explained, turn.left, prepared.texts, translations)
 
     def _streamed(self, request: Request, model: ServedModel, prepared: PreparedText, because: bool) -> Response:
@@ -162,8 +162,8 @@ class Server(FilePages):
                 with self._turn(request) as turn:
                     matches = {"matches": prepared.matches} if prepared.matches else {}
                     yield _event("source", {"sentences": prepared.texts, **matches})
-                    async with aclosing(model.events(prepared, self.limits.seconds)) as found:
-                        async for event in found:
+                    async with aclosing(model.events(prepared, self.limits.seconds)) as events:
+                        async for event in events:
                             if event.line is not None:
                                 lines[event.number] = event.line
                                 line = model.line(prepared, event.number, event.line)

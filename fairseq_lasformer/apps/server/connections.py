@@ -90,17 +90,17 @@ def listen(host: str, port: int) -> socket.socket:
     if not 0 <= port < 65536:
         raise InputError(f"--port {port}: expected a number from 0 to 65535")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, _, _, address = found[0]
-        made = socket.socket(family, kind)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(128)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, _, _, address = addresses[0]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(128)
     except OSError as e:
         raise InputError(
             f"{host}:{port}: cannot listen ({e.strerror or e}); choose a different --host or --port"
         ) from e
-    return made
+    return listening
 
 
 def configured(app: ASGIApp, verbose: bool) -> uvicorn.Config:

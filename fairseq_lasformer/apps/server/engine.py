@@ -195,10 +195,10 @@ class Engine:
                 tasks.append((job, part))
                 watches.append(None if translator.independent else self._watch(translator, job, part, batch))
         if tasks:
-            found = translator.translate_parts(
+            translated = translator.translate_parts(
                 [(job.source._replace(terms=None), part, job.lines) for job, part in tasks], self.device, watches
             )
-            for (job, _), lines in zip(tasks, found):
+            for (job, _), lines in zip(tasks, translated):
                 first = len(job.lines)
                 job.lines += lines
                 if not job.cancelled.is_set():
@@ -212,9 +212,9 @@ class Engine:
         if not jobs:
             return
         before = [list(job.lines) for job in jobs]
-        found = [list(job.lines) for job in jobs]
-        translator.finish([job.source for job in jobs], found, self.device)
-        for job, old, new in zip(jobs, before, found):
+        lines = [list(job.lines) for job in jobs]
+        translator.finish([job.source for job in jobs], lines, self.device)
+        for job, old, new in zip(jobs, before, lines):
             for number, (a, b) in enumerate(zip(old, new)):
                 if not torch.equal(a.tokens, b.tokens) or a[1:] != b[1:]:
                     job.say(Event("revised", number, b))

@@ -75,20 +75,20 @@ def check_key(given: object, keys: Sequence[str] | None) -> None:
     text = given if isinstance(given, str) else ""
     # a header's bytes come as latin-1
     forms = [text.encode("utf-8", "replace"), text.encode("latin-1", "replace")]
-    found = [hmac.compare_digest(form, key.encode()) for key in keys for form in forms]
-    if not any(found):
+    equal = [hmac.compare_digest(form, key.encode()) for key in keys for form in forms]
+    if not any(equal):
         raise HTTPException(403, "a valid api_key is needed")
 
 
 def number(given: Any) -> int:
     """Parse a number in a request, from 0; more than a million counts as a million."""
     try:
-        found = int(given or 0)
+        value = int(given or 0)
     except (TypeError, ValueError, OverflowError):
-        found = -1
-    if found < 0:
+        value = -1
+    if value < 0:
         raise HTTPException(400, "expected a number")
-    return min(found, 10**6)
+    return min(value, 10**6)
 
 
 def given_lines(given: object) -> dict[int, str]:
@@ -135,8 +135,8 @@ def texts(given: object, message: str) -> list[str]:
 
 
 def _text_or_texts(given: object) -> str | list[str]:
-    found = texts(given if isinstance(given, list) else [given], "q: expected a text, or a list of texts")
-    return found if isinstance(given, list) else found[0]
+    checked = texts(given if isinstance(given, list) else [given], "q: expected a text, or a list of texts")
+    return checked if isinstance(given, list) else checked[0]
 
 
 def _word(given: object) -> str:

@@ -107,12 +107,12 @@ class FilePages(WordPages):
             return
         job.total = len(prepared.texts)
         lines = await self._translated(job, turn, model, prepared)
-        made = await self._finished(turn, model, prepared, lines)
+        translated = await self._finished(turn, model, prepared, lines)
         stem, dot, end = asked.name.rpartition(".")
-        answer: Json = {"file": f"{stem}.{asked.target}{dot}{end}", "summary": made.counts.summary()}
-        if made.counts.unread:
-            answer["notUnderstood"] = [one._asdict() for one in made.counts.unread]
-        await self._settle(job, turn, answer, made.data)
+        answer: Json = {"file": f"{stem}.{asked.target}{dot}{end}", "summary": translated.counts.summary()}
+        if translated.counts.unread:
+            answer["notUnderstood"] = [one._asdict() for one in translated.counts.unread]
+        await self._settle(job, turn, answer, translated.data)
 
     async def _settle(self, job: Job, turn: Turn, answer: Json, data: bytes = b"") -> None:
         """Write the answer of a job, and its translation."""

@@ -185,8 +185,8 @@ class Jobs:
                 asked = Asked(**json.loads((place / "job.json").read_text(encoding="utf-8")))
                 answered = (place / "answer.json").exists()
                 answer = json.loads((place / "answer.json").read_text(encoding="utf-8")) if answered else None
-                kept = "translation" if answered else "source"
-                size = (place / kept).stat().st_size if (place / kept).exists() else 0
+                file = "translation" if answered else "source"
+                size = (place / file).stat().st_size if (place / file).exists() else 0
                 left.append(Job(place, asked, size, True, answer))
             except (OSError, ValueError, TypeError) as e:
                 logger.warning("%s: a damaged job, left where it is (%s)", place, type(e).__name__)

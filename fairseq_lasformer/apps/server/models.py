@@ -114,13 +114,13 @@ class ServedModel:
 
     def line(self, prepared: PreparedText, number: int, line: Line) -> TranslatedLine:
         """Return a line of a translation with its source; ``number`` counts from 0."""
-        found: TranslatedLine = self.model.line(number + 1, prepared.texts[number], line)
-        return with_given([found], prepared.document.given)[0]
+        translated: TranslatedLine = self.model.line(number + 1, prepared.texts[number], line)
+        return with_given([translated], prepared.document.given)[0]
 
     def alternatives(self, prepared: PreparedText, lines: list[Line], most: int) -> list[list[str]]:
         """Return other translations of each sentence."""
-        found = self.files.translator.alternatives(prepared.source, lines, most, self.model.device)
-        return [[self.model.line(0, "", line).translation for line in others] for others in found]
+        ranked = self.files.translator.alternatives(prepared.source, lines, most, self.model.device)
+        return [[self.model.line(0, "", line).translation for line in others] for others in ranked]
 
     def _first_shown(self, source: list[str], target: list[str], line: int) -> int:
         """Return the first of the lines up to ``line`` that fit into the model together; at most 20 before it."""
@@ -148,7 +148,7 @@ class ServedModel:
             seconds: time limit.
             place: file that keeps its lines, for another server to go on from.
         """
-        loop, found, journal = asyncio.get_running_loop(), asyncio.Queue[Event](), Journal(place)
+        loop, events, journal = asyncio.get_running_loop(), asyncio.Queue[Event](), Journal(place)
         known = journal.lines(len(prepared.texts), self.files.n_words)
         for number, line in enumerate(known):
             yield Event("line", number, line)
@@ -157,14 +157,14 @@ class ServedModel:
             return
 
         def tell(event: Event) -> None:
-            loop.call_soon_threadsafe(found.put_nowait, event)
+            loop.call_soon_threadsafe(events.put_nowait, event)
 
         job = self.engine.submit(prepared.source, tell, known, journal.add)
         end = None if seconds is None else loop.time() + seconds
         try:
             while True:
                 async with asyncio.timeout_at(end):
-                    event = await found.get()
+                    event = await events.get()
                 yield event
                 if event.kind in ("done", "failed"):
                     return
@@ -230,7 +230,7 @@ class ServedModel:
 
 def _words(text: str) -> list[tuple[int, int]]:
     """Find the words of a line as the page separates them: by space."""
-    return [found.span() for found in re.finditer(r"\S+", text)]
+    return [word.span() for word in re.finditer(r"\S+", text)]
 
 
 def name_of(path: Path) -> str:

@@ -81,13 +81,13 @@ class Pages:
         """Return the settings that LibreTranslate's pages and clients ask for."""
         source, target = ({"code": code, "name": NAMES.get(code, code)} for code in self.models[0].languages)
         suffixes = [suffix for form in formats.FORMATS.values() for suffix in form.suffixes]
-        found: Json = {
+        values: Json = {
             "apiKeys": self.keys is not None,
             "keyRequired": self.keys is not None,
             "suggestions": False,
         }
-        found |= {"charLimit": self.limits.characters, "frontendTimeout": 500, "supportedFilesFormat": suffixes}
-        return JSONResponse(found | {"language": {"source": source, "target": target}})
+        values |= {"charLimit": self.limits.characters, "frontendTimeout": 500, "supportedFilesFormat": suffixes}
+        return JSONResponse(values | {"language": {"source": source, "target": target}})
 
     async def languages(self, request: Request) -> Response:
         targets: dict[str, list[str]] = {}
@@ -95,8 +95,8 @@ class Pages:
             source, target = model.languages
             targets.setdefault(source, []).append(target)
         known = [
-            {"code": code, "name": NAMES.get(code, code), "targets": sorted(set(found))}
-            for code, found in targets.items()
+            {"code": code, "name": NAMES.get(code, code), "targets": sorted(set(names))}
+            for code, names in targets.items()
         ]
         return JSONResponse(known)
 

@@ -43,15 +43,15 @@ class Turns(Pages):
     def _model(self, asked: Json) -> ServedModel:
         """Return the model that a request asks for."""
         source, target, name = (asked[key] for key in ("source", "target", "model"))
-        found = _spoken([m for m in self.models if not name or m.name == name], 1, target)
+        speaking = _spoken([m for m in self.models if not name or m.name == name], 1, target)
         if source not in ("", "auto"):
-            found = _spoken(found, 0, source)
-        elif len({m.languages[0] for m in found}) > 1:
+            speaking = _spoken(speaking, 0, source)
+        elif len({m.languages[0] for m in speaking}) > 1:
             raise HTTPException(400, "name the source language; this server cannot detect it")
-        if not found:
+        if not speaking:
             known = ", ".join(sorted({"-".join(m.languages) for m in self.models}))
             raise HTTPException(400, f"no such model; there are {known}")
-        return found[0]
+        return speaking[0]
 
     def _taken(self, request: Request) -> Callable[[], None]:
         """Take one of the simultaneous translations that an address may have; return what gives it back."""

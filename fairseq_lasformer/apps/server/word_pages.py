@@ -19,18 +19,18 @@ class WordPages(Turns):
         model, asked = await self._lines_of(request, ATTENTION)
         ask = model.attended, *(asked[name] for name in ("source_lines", "target_lines", "line", "word"))
         with self._turn(request) as turn:
-            found = await turn.work(self.words, 0, *ask)
+            answer = await turn.work(self.words, 0, *ask)
         self._count(request, 200)
-        return JSONResponse(found)
+        return JSONResponse(answer)
 
     async def because(self, request: Request) -> Response:
         model, asked = await self._lines_of(request, BECAUSE)
         ask = [asked[name] for name in ("source_lines", "target_lines", "number")]
         places = self.explanations if asked["number"] is None else self.words
         with self._turn(request) as turn:
-            found = await turn.work(places, 0, model.explained, turn.left, *ask)
+            answer = await turn.work(places, 0, model.explained, turn.left, *ask)
         self._count(request, 200)
-        return JSONResponse({"words": found})
+        return JSONResponse({"words": answer})
 
     async def _lines_of(self, request: Request, fields: Mapping[str, Field]) -> tuple[ServedModel, Json]:
         """Return the model and the values of a request about lines."""

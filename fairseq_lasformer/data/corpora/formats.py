@@ -125,11 +125,11 @@ def _links(path: Path) -> Iterator[_Link]:
         for _, element in ElementTree.iterparse(f):
             if element.tag != "linkGrp":
                 continue
-            found = []
+            links = []
             for link in element.iter("link"):
                 first, _, second = link.get("xtargets", ";").partition(";")
-                found.append((first.split(), second.split()))
-            yield _Link((element.get("fromDoc", ""), element.get("toDoc", "")), found)
+                links.append((first.split(), second.split()))
+            yield _Link((element.get("fromDoc", ""), element.get("toDoc", "")), links)
             element.clear()
 
 
@@ -183,18 +183,18 @@ def _opus_pairs(links: Path, first: Path, second: Path, by_speaker: bool) -> Ite
                     texts = " ".join(source[i] for i in left), " ".join(target[i] for i in right)
                 except KeyError as e:
                     raise InputError(f"{links}: {group.documents[0]} has no sentence {e}") from e
-                own = documents.setdefault(turns[left[0]] if by_speaker else "", Pair([], []))
-                own.source.append(texts[0])
-                own.target.append(texts[1])
+                pair = documents.setdefault(turns[left[0]] if by_speaker else "", Pair([], []))
+                pair.source.append(texts[0])
+                pair.target.append(texts[1])
             yield from documents.values()
 
 
 def _names(archive: zipfile.ZipFile) -> dict[str, str]:
     """Return an archive's XML files by the names that alignments use, without the folders above the language's."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in archive.namelist():
         if name.endswith((".xml", ".xml.gz")):
             parts = name.split("/")
             for i in range(len(parts)):
-                found.setdefault("/".join(parts[i:]).removesuffix(".gz"), name)
-    return found
+                names.setdefault("/".join(parts[i:]).removesuffix(".gz"), name)
+    return names

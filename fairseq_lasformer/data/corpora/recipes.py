@@ -88,10 +88,10 @@ def _check_size(archive: Path, size: int) -> None:
 
 
 def _one(folder: Path, name: str) -> Path:
-    found = sorted(folder.rglob(name))
-    if not found:
+    files = sorted(folder.rglob(name))
+    if not files:
         raise InputError(f"{folder}: contains no file {name}")
-    return found[0]
+    return files[0]
 
 
 def _sides(read: Callable, folders: tuple[Path, Path], names: tuple[str, str]) -> list[Pair]:
@@ -279,17 +279,17 @@ def build(
     lines, written = [], []
     for split, pairs in recipe.read(files, trust).items():
         pairs, dropped = without_empty(pairs)
-        found = CorpusCounts(len(pairs), sum(len(p.source) for p in pairs))
+        counts = CorpusCounts(len(pairs), sum(len(p.source) for p in pairs))
         expected = recipe.expected.get(split)
-        if expected is not None and found != expected:
+        if expected is not None and counts != expected:
             raise InputError(
-                f"{name} {split}: {found.documents} documents and {found.sentences} sentences, but the paper's has "
+                f"{name} {split}: {counts.documents} documents and {counts.sentences} sentences, but the paper's has "
                 f"{expected.documents} and {expected.sentences}; check that {files} contains the right files"
             )
         written.append((split, pairs))
         known = " (as in the paper)" if expected else ""
         lines.append(
-            f"{name} {split}: {found.documents} documents, {found.sentences} sentences{known}; {dropped} dropped"
+            f"{name} {split}: {counts.documents} documents, {counts.sentences} sentences{known}; {dropped} dropped"
         )
     for split, pairs in written:
         for side, language in enumerate(recipe.languages):

@@ -88,8 +88,8 @@ class SelectedAttention(ProjectedAttention):
     def step_layers(self, of_itself: bool) -> dict[str, nn.Module]:
         scorers = self.selector.scorers() if self.selector is not None and self.selector.packable else ()
         names = ("query", "key", "value") if of_itself else ("query",)
-        found: dict[str, nn.Module] = dict(zip(names, (self.q_proj, self.k_proj, self.v_proj)))
-        return found | dict(zip((f"selector_{name}" for name in names), scorers))
+        layers: dict[str, nn.Module] = dict(zip(names, (self.q_proj, self.k_proj, self.v_proj)))
+        return layers | dict(zip((f"selector_{name}" for name in names), scorers))
 
     @property
     def remembers(self) -> bool:

@@ -167,18 +167,18 @@ class ExpandReduce(nn.Module):
     ) -> None:
         super().__init__()
         self.sizes, self.activation, self.dropout = sizes, activation, dropout
-        own = sizes.enter or d_in
-        self.enter = nn.Linear(d_in, own) if sizes.enter else None
-        self.enter_norm = nn.LayerNorm(own) if sizes.enter and sizes.norms else None
+        entered = sizes.enter or d_in
+        self.enter = nn.Linear(d_in, entered) if sizes.enter else None
+        self.enter_norm = nn.LayerNorm(entered) if sizes.enter and sizes.norms else None
         layers, norms, before = [], [], 0
         for width, groups in zip(sizes.widths, sizes.groups):
-            if own % groups:
-                raise ValueError(f"{own} features do not divide into {groups} groups")
-            layers.append(GroupLinear(before + own, width, groups))
+            if entered % groups:
+                raise ValueError(f"{entered} features do not divide into {groups} groups")
+            layers.append(GroupLinear(before + entered, width, groups))
             norms.append(nn.LayerNorm(width // groups) if sizes.norms else nn.Identity())
             before = width
         self.layers, self.norms = nn.ModuleList(layers), nn.ModuleList(norms)
-        self.leave = nn.Linear(before + own, sizes.leave) if sizes.leave else None
+        self.leave = nn.Linear(before + entered, sizes.leave) if sizes.leave else None
         self.leave_norm = nn.LayerNorm(sizes.leave) if sizes.leave and sizes.norms else None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -227,8 +227,8 @@ class DecodingCache:
 
     def source_rotation(self, line: Tensor, frequency: Tensor, memory: Tensor) -> Tensor:
         """Return those of the lines of the source, [N, K, 8, 2], from their numbers, int64 [N, K]; computed once."""
-        found = self.once("rotation", lambda _: rotations(line, frequency).flatten(2), memory)
-        return found[:, : memory.size(1)].unflatten(2, (-1, 2))  # buffers of a CUDA graph are longer
+        rotation = self.once("rotation", lambda _: rotations(line, frequency).flatten(2), memory)
+        return rotation[:, : memory.size(1)].unflatten(2, (-1, 2))  # buffers of a CUDA graph are longer
 
     def begin_lines(self, line: Tensor, place: Tensor) -> None:
         """Write the line and the place, int64 [N], of the last of the positions that :meth:`begin_with` starts with."""

@@ -193,10 +193,10 @@ class FixedCache(DecodingCache):
 
     def once(self, name: str, project: Callable[[Tensor], Tensor], memory: Tensor) -> Tensor:
         if name not in self.filled:
-            found = project(memory)
-            if found.size(1) != memory.size(1):
+            projected = project(memory)
+            if projected.size(1) != memory.size(1):
                 refuse("--cuda-graph", {"an attention that summarises the source": True})
-            self.buffers.of_source(name, found.size(-1), found)[:, : found.size(1)] = found
+            self.buffers.of_source(name, projected.size(-1), projected)[:, : projected.size(1)] = projected
             self.filled.add(name)
         return self.source[name]
 
@@ -208,8 +208,8 @@ class FixedCache(DecodingCache):
         return self.buffers.own
 
     def rotation(self, frequency: Tensor) -> Tensor:
-        found = super().rotation(frequency)
-        self.buffers.rotation[: found.size(0)] = found
+        rotation = super().rotation(frequency)
+        self.buffers.rotation[: rotation.size(0)] = rotation
         return self.buffers.rotation
 
     def state(self, name: str, like: Tensor, *shape: int) -> Tensor:
@@ -220,9 +220,9 @@ class FixedCache(DecodingCache):
 
     def index_source(self, padding: Tensor) -> KeyIndex:
         if self.source_index is None:
-            found, own = super().index_source(padding), self.buffers.source_index
-            own.start.copy_(found.start)
-            own.n_keys.copy_(found.n_keys)
+            index, own = super().index_source(padding), self.buffers.source_index
+            own.start.copy_(index.start)
+            own.n_keys.copy_(index.n_keys)
             self.source_index = own  # never full: it extends to the end of the buffers
         return self.source_index
 

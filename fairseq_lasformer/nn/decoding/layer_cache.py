@@ -63,11 +63,11 @@ class LayerCache(NamedTuple):
         """Return the slots of each hypothesis's own line."""
         assert self.own is not None
         table, longest = self.key_index.table, self.key_index.end if self.own.first.is_cuda else None
-        found = self.own.slots(longest)
+        in_line = self.own.slots(longest)
         if table is None:
-            return found
-        slots = table.gather(1, found.indices.clamp_min(0).long()).int()
-        return KeptKeys(slots.masked_fill(found.indices < 0, -1), found.counts)
+            return in_line
+        slots = table.gather(1, in_line.indices.clamp_min(0).long()).int()
+        return KeptKeys(slots.masked_fill(in_line.indices < 0, -1), in_line.counts)
 
     def ends(self, slots: Tensor) -> Tensor:
         """Return which keys end a line, bool [R, T], by their slots [R, T]; see :meth:`DecodingCache.mark`."""

@@ -180,18 +180,18 @@ class PackedStack:
 
     def _kept(self, keys: LayerCache, attention: SelectedAttention, layer: _Layer) -> list[tuple[Tensor, Tensor]]:
         """Return the keys and values of an attention, each with the scales of its heads if in 8 bits."""
-        found: list[tuple[Tensor, Tensor]] = []
+        caches: list[tuple[Tensor, Tensor]] = []
         key = functools.partial(_rotated, layer.source_key, attention.num_heads, keys.rotations[1])
         for what, projection in (("key", key), ("value", layer.source_value)):
             if self.int8_cache and keys.memory is None:
-                found.append(keys.room(what, attention.embed_dim, attention.num_heads))
+                caches.append(keys.room(what, attention.embed_dim, attention.num_heads))
             elif self.int8_cache:
-                found.append(keys.of_source(what, attention.num_heads, projection))
+                caches.append(keys.of_source(what, attention.num_heads, projection))
             elif keys.memory is None:
-                found.append((keys.cache.slots(f"{keys.name}.{what}", keys.x, attention.embed_dim), self.nothing))
+                caches.append((keys.cache.slots(f"{keys.name}.{what}", keys.x, attention.embed_dim), self.nothing))
             else:
-                found.append((keys.project(what, projection), self.nothing))
-        return found
+                caches.append((keys.project(what, projection), self.nothing))
+        return caches
 
 
 def _rotated(projection: PackedLinear, n_heads: int, rotation: Tensor | None, x: Tensor) -> Tensor:

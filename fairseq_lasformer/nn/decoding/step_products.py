@@ -44,17 +44,17 @@ class StepProducts(NamedTuple):
         Returns:
             queries, keys and values by name, [R, W]; those that were written, by slot: [N, C, W].
         """
-        found: dict[str, Tensor] = {}
+        products: dict[str, Tensor] = {}
         for layer, widths in self.joined:
-            found.update(zip(widths, layer(x).split([*widths.values()], 1)))
-        for what in ROTATED & found.keys():
+            products.update(zip(widths, layer(x).split([*widths.values()], 1)))
+        for what in ROTATED & products.keys():
             heads = 1 if what.startswith("selector") else self.n_heads
-            found[what] = rotate_heads(found[what], heads, rotation, self.backend)
-        written = [what for what in CACHED if what in found]
+            products[what] = rotate_heads(products[what], heads, rotation, self.backend)
+        written = [what for what in CACHED if what in products]
         if written:
-            stores = cache.append_together({f"{name}.{what}": found[what] for what in written}, self.backend)
-            found.update(zip(written, stores))
-        return found
+            stores = cache.append_together({f"{name}.{what}": products[what] for what in written}, self.backend)
+            products.update(zip(written, stores))
+        return products
 
 
 AttentionProducts = tuple[StepProducts, ...]

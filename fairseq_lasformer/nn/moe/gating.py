@@ -215,8 +215,8 @@ class BatchwiseGate(SoftmaxGate):
             own_loss = (wrong * (gates.detach() - _wide(self.threshold))).sum() / max(1, n_tokens)
         else:
             taken = by_threshold
-        kept = gates * taken
-        weight = kept / kept.sum(1, keepdim=True).clamp(min=torch.finfo(gates.dtype).tiny)
+        weights = gates * taken
+        weight = weights / weights.sum(1, keepdim=True).clamp(min=torch.finfo(gates.dtype).tiny)
         token, expert = taken.nonzero(as_tuple=True)
         routing = Routing(token, expert, weight[token, expert])
         sums = {"importance": _sum_by(expert, routing.weight, self.n_experts)}
@@ -270,16 +270,16 @@ class HierarchicalGate(nn.Module):
         a, b = self.n_groups, self.n_experts // self.n_groups
         first = self.primary(x, None if noise is None else noise[:, :a])
         pairs, counts = first.routing.sorted(a)
-        found, importance, load, entropy = [], [], [], first.entropy
+        experts, importance, load, entropy = [], [], [], first.entropy
         begin = 0
         for i, count in enumerate(counts.tolist()):
             token, above = pairs.token[begin : begin + count], pairs.weight[begin : begin + count]
             begin += count
-            own = None if noise is None else noise[token, a + i * b : a + (i + 1) * b]
-            scores, clean, std = noisy_scores(x[token], self.gate[i], self.noise[i], own, self.noise_floor)
+            part = None if noise is None else noise[token, a + i * b : a + (i + 1) * b]
+            scores, clean, std = noisy_scores(x[token], self.gate[i], self.noise[i], part, self.noise_floor)
             weight, expert, top = keep_top_k(scores, self.k)
-            found.append(_flat(weight * above[:, None], expert + i * b, token))
-            importance.append(_sum_by(found[-1].expert - i * b, found[-1].weight, b))
+            experts.append(_flat(weight * above[:, None], expert + i * b, token))
+            importance.append(_sum_by(experts[-1].expert - i * b, experts[-1].weight, b))
             if self.training:
                 load.append(chance_in_top_k(scores, clean, std, top, self.k).sum(0))
             entropy = entropy + (torch.special.entr(weight) * above[:, None]).detach().sum()
@@ -287,9 +287,9 @@ class HierarchicalGate(nn.Module):
         if self.training:
             sums |= {"group_load": first.sums["load"], "load": torch.cat(load), "group_count": counts.to(importance[0])}
         routing = Routing(
-            torch.cat([r.token for r in found]),
-            torch.cat([r.expert for r in found]),
-            torch.cat([r.weight for r in found]),
+            torch.cat([r.token for r in experts]),
+            torch.cat([r.expert for r in experts]),
+            torch.cat([r.weight for r in experts]),
             self.k**2,
         )
         return GateOutput(routing, sums, entropy)

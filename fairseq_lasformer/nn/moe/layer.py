@@ -98,8 +98,8 @@ class MixtureOfExperts(nn.Module):
             tokens = tokens[places]
         if noise is None and self.training:
             noise = self._sample_noise(tokens)
-        found = self.gate(tokens, noise)
-        routing, counts = found.routing.sorted(self.n_experts)
+        routed = self.gate(tokens, noise)
+        routing, counts = routed.routing.sorted(self.n_experts)
         rows = tokens[routing.token]
         if self.workers is None:
             rows = self.experts(rows, counts)
@@ -118,13 +118,13 @@ class MixtureOfExperts(nn.Module):
         if not self.training:
             return out, None
         balance = RouterStats(
-            loss=self._loss(found.sums, found.own_loss),
-            importance=found.sums["importance"].detach(),
-            load=counts.to(found.sums["importance"].dtype),
-            entropy=found.entropy,
+            loss=self._loss(routed.sums, routed.own_loss),
+            importance=routed.sums["importance"].detach(),
+            load=counts.to(routed.sums["importance"].dtype),
+            entropy=routed.entropy,
             tokens=torch.tensor(float(tokens.size(0)), device=x.device),
             received=received.float(),
-            threshold_gap=found.sums.get("threshold_gap"),
+            threshold_gap=routed.sums.get("threshold_gap"),
         )
         return out, balance
 

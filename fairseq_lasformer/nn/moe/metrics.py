@@ -23,7 +23,7 @@ def router_metrics(sums: dict[str, Tensor]) -> dict[str, float]:
         batch.
     """
     load, received, tokens = sums["load"], sums["received"], float(sums["tokens"])
-    found = {
+    metrics = {
         "importance_cv": float(cv_squared(sums["importance"]).sqrt()),
         "load_cv": float(cv_squared(load).sqrt()),
         "load_max_over_mean": float(load.max() / load.mean().clamp(min=1e-9)),
@@ -33,5 +33,5 @@ def router_metrics(sums: dict[str, Tensor]) -> dict[str, float]:
         "received_max_over_mean": float(received.max() / received.mean().clamp(min=1e-9)),
     }
     if sums.get("threshold_gap") is not None:
-        found["threshold_gap"] = float(sums["threshold_gap"].mean()) / max(tokens, 1.0)
-    return found
+        metrics["threshold_gap"] = float(sums["threshold_gap"].mean()) / max(tokens, 1.0)
+    return metrics

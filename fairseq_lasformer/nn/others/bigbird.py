@@ -31,10 +31,10 @@ class BigBird(Relational[Shares]):
 
     def keeps(self, query: Places, key: Places, n_keys: Tensor) -> Tensor:
         window, of_all, random = self.numbers.window, self.numbers.of_all, self.numbers.random
-        kept = near(query, key, n_keys, window) | (key.position < of_all) | (query.position < of_all)
+        keys = near(query, key, n_keys, window) | (key.position < of_all) | (query.position < of_all)
         for i in range(random):
-            kept = kept | (key.position == scattered(query.position * random + i) % n_keys.clamp_min(1))
-        return kept
+            keys = keys | (key.position == scattered(query.position * random + i) % n_keys.clamp_min(1))
+        return keys
 
 
 def scattered(numbers: Tensor) -> Tensor:

@@ -58,10 +58,10 @@ class Reformer(Relational[Hashes]):
         return torch.cat([turned, -turned], -1).argmax(-1).to(states.dtype)
 
     def keeps(self, query: Places, key: Places, n_keys: Tensor) -> Tensor:
-        kept = near(query, key, n_keys, 1)
+        keys = near(query, key, n_keys, 1)
         if query.code is None or key.code is None:  # for the cost, without a text
             share = min(1.0, self.numbers.rounds / self.numbers.buckets)
-            return kept | ((key.position * share) % 1 < share)
+            return keys | ((key.position * share) % 1 < share)
         for i in range(self.numbers.rounds):
-            kept = kept | (query.code[..., i] == key.code[..., i])
-        return kept
+            keys = keys | (query.code[..., i] == key.code[..., i])
+        return keys

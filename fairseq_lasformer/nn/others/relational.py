@@ -85,8 +85,10 @@ class Relational(Pattern, Generic[Numbers]):
             code = self.code(query) if self.coded else None
             queries = Places(torch.arange(n_queries, device=device)[None], none.bool(), none, code)
         counts = mask.counts(n_queries, n_keys, device)[..., None]
-        kept = self.keeps(_each(queries, -1), _each(keys, -2), counts) & mask.full(n_batch, n_queries, n_keys, device)
-        return selected_by(self.chosen(full, float(kept.float().mean())), kept, mask)
+        keep_mask = self.keeps(_each(queries, -1), _each(keys, -2), counts) & mask.full(
+            n_batch, n_queries, n_keys, device
+        )
+        return selected_by(self.chosen(full, float(keep_mask.float().mean())), keep_mask, mask)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:
         index, rows = keys.key_index, query.size(0)
@@ -104,8 +106,8 @@ class Relational(Pattern, Generic[Numbers]):
             end, its_line = torch.zeros_like(at, dtype=torch.bool), torch.zeros_like(at)
         queries = Places(at[:, None], end[:, None], its_line[:, None], code)
         its_keys = Places(position[:, None], ends[:, None], line[:, None], codes)
-        kept = self.keeps(queries, its_keys, n_keys[:, None])[:, 0] & allowed
-        return ops.kept_of(kept, slots)
+        keep_mask = self.keeps(queries, its_keys, n_keys[:, None])[:, 0] & allowed
+        return ops.kept_of(keep_mask, slots)
 
     def cost(self, length: int) -> PatternCost:
         apart = -(-length // COUNTED)
@@ -113,8 +115,10 @@ class Relational(Pattern, Generic[Numbers]):
             apart += 1
         keys = every_line(length)
         queries = Places(keys.position[:, ::apart], keys.end[:, ::apart], keys.line[:, ::apart])
-        kept = self.keeps(_each(queries, -1), _each(keys, -2), torch.full_like(queries.position, length)[..., None])
-        return PatternCost(float(kept.double().mean()))
+        keep_mask = self.keeps(
+            _each(queries, -1), _each(keys, -2), torch.full_like(queries.position, length)[..., None]
+        )
+        return PatternCost(float(keep_mask.double().mean()))
 
 
 def every_line(length: int) -> Places:

@@ -69,16 +69,16 @@ def numbers(kind: type[Numbers], argument: str, example: str) -> Numbers:
     Raises:
         ValueError: a number is unknown, missing, given twice or less than 1.
     """
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     known = {field.metadata.get("option", field.name): field for field in fields(kind)}
     for part in argument.split(","):
         name, _, value = part.partition("=")
-        if name not in known or name in found or not (value.isascii() and value.isdecimal() and int(value)):
+        if name not in known or name in values or not (value.isascii() and value.isdecimal() and int(value)):
             raise ValueError(f"expected {', '.join(known)}, each a number, at least 1, as in {example}")
-        found[name] = int(value)
-    if missing := [name for name, field in known.items() if field.default is MISSING and name not in found]:
+        values[name] = int(value)
+    if missing := [name for name, field in known.items() if field.default is MISSING and name not in values]:
         raise ValueError(f"expected {missing[0]}, a number, at least 1, as in {example}")
-    return kind(**{known[name].name: value for name, value in found.items()})
+    return kind(**{known[name].name: value for name, value in values.items()})
 
 
 class Pattern(nn.Module):

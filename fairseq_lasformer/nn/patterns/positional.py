@@ -51,17 +51,17 @@ class Positional(Pattern):
 
     def kept(self, query: Tensor, n_keys: Tensor, longest: int) -> KeptPositions:
         """Return :meth:`positions` in order, each once, without ignored ones."""
-        found = self.positions(query, n_keys, longest)
-        inside = (found >= 0) & (found < n_keys[..., None])
-        found = found.masked_fill(~inside, NOWHERE)
-        following, before = found[..., 1:], found[..., :-1]
+        positions = self.positions(query, n_keys, longest)
+        inside = (positions >= 0) & (positions < n_keys[..., None])
+        positions = positions.masked_fill(~inside, NOWHERE)
+        following, before = positions[..., 1:], positions[..., :-1]
         in_order = (following > before) | ((following == NOWHERE) & (before == NOWHERE))
-        if found.is_cuda or not bool(in_order.all()):  # checking would make the host wait for a GPU
-            found = found.sort(-1).values
-            found[..., 1:].masked_fill_(found[..., 1:] == found[..., :-1], NOWHERE)
-            found = found.sort(-1).values
-        unused = found == NOWHERE
-        return KeptPositions(found.masked_fill(unused, -1), (~unused).sum(-1))
+        if positions.is_cuda or not bool(in_order.all()):  # checking would make the host wait for a GPU
+            positions = positions.sort(-1).values
+            positions[..., 1:].masked_fill_(positions[..., 1:] == positions[..., :-1], NOWHERE)
+            positions = positions.sort(-1).values
+        unused = positions == NOWHERE
+        return KeptPositions(positions.masked_fill(unused, -1), (~unused).sum(-1))
 
     def forward(self, full: Pass) -> Selection:
         query, key, mask = full[:3]
@@ -69,26 +69,26 @@ class Positional(Pattern):
         position = mask.positions(n_keys, device) if query is key else torch.arange(n_queries, device=device)[None]
         counts = mask.counts(n_queries, n_keys, device)
         rows = (max(position.size(0), counts.size(0)), n_queries)
-        found = self.kept(position.expand(rows), counts.expand(rows), n_keys)
-        slots = found.positions
+        keys = self.kept(position.expand(rows), counts.expand(rows), n_keys)
+        slots = keys.positions
         if mask.key_padding is not None:  # from positions to indices: tokens come first, in order
             places = mask.key_padding.int().argsort(dim=1, stable=True)
             slots = places.gather(1, slots.clamp_min(0).flatten(1)).view(slots.shape).masked_fill(slots < 0, -1)
         most = slots.size(2)
         slots = slots.expand(n_batch, -1, -1).reshape(-1, most).int()
-        kept = KeptKeys(slots, found.counts.expand(n_batch, -1).reshape(-1).int())
+        kept = KeptKeys(slots, keys.counts.expand(n_batch, -1).reshape(-1).int())
         return selected(self.chosen(full, most / n_keys), kept, n_batch, n_keys, mask)
 
     def step(self, query: Tensor, keys: LayerCache) -> KeptKeys:
         index, position = keys.key_index, keys.position
         beam, of_item = query.size(0) // position.numel(), position.numel() // index.n_keys.numel()
         n_keys, start = (t.repeat_interleave(of_item) for t in (index.n_keys, index.start))
-        found = self.kept(position, n_keys, index.end)
-        unused = (found.positions < 0).repeat_interleave(beam, 0)
-        slots = (start[:, None] + found.positions).clamp(0, index.end - 1).repeat_interleave(beam, 0)
+        kept = self.kept(position, n_keys, index.end)
+        unused = (kept.positions < 0).repeat_interleave(beam, 0)
+        slots = (start[:, None] + kept.positions).clamp(0, index.end - 1).repeat_interleave(beam, 0)
         if index.table is not None:
             slots = index.table.gather(1, slots)
-        return KeptKeys(slots.int().masked_fill(unused, -1), found.counts.int().repeat_interleave(beam))
+        return KeptKeys(slots.int().masked_fill(unused, -1), kept.counts.int().repeat_interleave(beam))
 
     def cost(self, length: int) -> PatternCost:
         query = torch.arange(0, length, -(-length // COUNTED))

@@ -77,7 +77,7 @@ def _arithmetic(folder: Path, cxx: str, machine: str = "") -> dict[Path, list[st
     for name, options in targets(machine).items():
         define = f"-DLASFORMER_TARGET={name}"
         jobs[folder / f"{name}.o"] = [*EXACT, *options, define, str(ARITHMETIC / "arithmetic.cpp")]
-    return {made: [cxx, *COMMON, *options, "-c", "-o", str(made)] for made, options in jobs.items()}
+    return {target: [cxx, *COMMON, *options, "-c", "-o", str(target)] for target, options in jobs.items()}
 
 
 def _compile(jobs: dict[Path, list[str]]) -> list[Path]:
@@ -105,8 +105,8 @@ def build(library: Path, work: Path, machine: str = "", torch_folder: Path | Non
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     binding = work / "binding.cpp"  # one file: PyTorch's headers take most of the time, and are then read once
     binding.write_text("".join(f'#include "{path}"\n' for path in SOURCES if path.parent == BINDING), encoding="utf-8")
-    made = work / "binding.o"
-    jobs = {made: [cxx, *COMMON, "-fopenmp", abi, *include, "-c", str(binding), "-o", str(made)]}
+    bound = work / "binding.o"
+    jobs = {bound: [cxx, *COMMON, "-fopenmp", abi, *include, "-c", str(binding), "-o", str(bound)]}
     objects = list(_compile(jobs | _arithmetic(work, cxx, machine)))
     sanitize = [option for option in COMMON if option.startswith("-fsanitize")]
     _run(

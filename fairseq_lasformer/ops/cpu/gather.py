@@ -63,10 +63,10 @@ def kept_of(mask: Tensor, slots: Tensor | None = None) -> KeptKeys:
         return KeptKeys(_kept_of_any(mask, counts, slots), counts)
     rows, columns = mask.nonzero(as_tuple=True)
     first = counts.long().cumsum(0) - counts
-    found = torch.full((mask.size(0), max(1, int(counts.max()))), -1, dtype=torch.int32)
+    listed = torch.full((mask.size(0), max(1, int(counts.max()))), -1, dtype=torch.int32)
     kept = columns if slots is None else slots[rows, columns]
-    found[rows, torch.arange(rows.numel()) - first[rows]] = kept.int()
-    return KeptKeys(found, counts)
+    listed[rows, torch.arange(rows.numel()) - first[rows]] = kept.int()
+    return KeptKeys(listed, counts)
 
 
 def own_first(kept: KeptKeys, own: KeptKeys) -> KeptKeys:
@@ -80,9 +80,9 @@ def own_first(kept: KeptKeys, own: KeptKeys) -> KeptKeys:
 def _kept_of_any(mask: Tensor, counts: Tensor, slots: Tensor | None) -> Tensor:
     """Convert as above with the maximum width; finding the longest row would make the host wait for a GPU."""
     order = mask.int().argsort(dim=-1, descending=True, stable=True)
-    found = order if slots is None else slots.gather(1, order)
+    chosen = order if slots is None else slots.gather(1, order)
     unused = torch.arange(mask.size(1), device=mask.device) >= counts[:, None]
-    return found.masked_fill(unused, -1).int()
+    return chosen.masked_fill(unused, -1).int()
 
 
 def gathered_attention(

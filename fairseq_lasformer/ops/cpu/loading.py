@@ -157,11 +157,11 @@ def _build(folder: Path) -> Path:
     remove_stale(folder, "build.*")
     work = Path(tempfile.mkdtemp(prefix="build.", dir=folder))
     try:
-        made = work / "kernels.so"
-        build.build(made, work)
-        target = folder / f"kernels.{hashlib.sha256(made.read_bytes()).hexdigest()}.so"
-        made.chmod(0o700)
-        made.replace(target)
+        library = work / "kernels.so"
+        build.build(library, work)
+        target = folder / f"kernels.{hashlib.sha256(library.read_bytes()).hexdigest()}.so"
+        library.chmod(0o700)
+        library.replace(target)
         return target
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -27,9 +27,9 @@ def softmax_mean_(scores: Tensor, allowed: Tensor | None, mean: Tensor, share: f
     Returns:
         ``scores``.
     """
-    found = _kernels(scores)
-    if found is not None:
-        found.row_softmax(scores, None if allowed is None else allowed.contiguous(), mean, share)
+    kernels = _kernels(scores)
+    if kernels is not None:
+        kernels.row_softmax(scores, None if allowed is None else allowed.contiguous(), mean, share)
         return scores
     weights, _ = softmax_(fill_disallowed(scores, allowed, float("-inf")))
     mean.add_(weights.sum(1), alpha=share)
@@ -49,9 +49,9 @@ def shift_own_(scores: Tensor, own: OwnLines, shift: Tensor) -> None:
         own: of these queries.
         shift: [B, H, rows], see :meth:`AttentionMask.shift`.
     """
-    found = _kernels(scores)
-    if found is not None and scores.is_contiguous():
-        found.shift_own(scores, own.pairs, shift.float().contiguous())
+    kernels = _kernels(scores)
+    if kernels is not None and scores.is_contiguous():
+        kernels.shift_own(scores, own.pairs, shift.float().contiguous())
         return
     mine = own.among(scores.size(-1))[:, None].to(scores.dtype)
     scores.addcmul_(mine.expand_as(scores), shift[..., None].to(scores.dtype))
@@ -59,9 +59,9 @@ def shift_own_(scores: Tensor, own: OwnLines, shift: Tensor) -> None:
 
 def sum_own(scores: Tensor, own: OwnLines) -> Tensor:
     """Return the sum of the scores of each query's own line, [B, H, rows]; arguments as in :func:`shift_own_`."""
-    found = _kernels(scores)
-    if found is not None and scores.is_contiguous():
-        return found.sum_own(scores, own.pairs)
+    kernels = _kernels(scores)
+    if kernels is not None and scores.is_contiguous():
+        return kernels.sum_own(scores, own.pairs)
     return (scores * own.among(scores.size(-1))[:, None]).sum(-1)
 
 
@@ -72,9 +72,9 @@ def softmax_gradient_(weights: Tensor, d_mean: Tensor) -> Tensor:
         weights: [B, H, rows, K].
         d_mean: g, the gradient of every head's weights, [B, rows, K].
     """
-    found = _kernels(weights)
-    if found is not None and d_mean.is_contiguous():
-        found.softmax_gradient(weights, d_mean)
+    kernels = _kernels(weights)
+    if kernels is not None and d_mean.is_contiguous():
+        kernels.softmax_gradient(weights, d_mean)
         return weights
     d_mean = d_mean[:, None]
     return weights.mul_(d_mean - (weights * d_mean).sum(-1, keepdim=True))
@@ -97,11 +97,11 @@ def mask_gradient(
         [B, rows, K]; 0 where not allowed.
     """
     most = 0.0 if bounded else LARGEST_EXPONENT
-    found = _kernels(scores)
-    if found is not None:
-        own = None if allowed is None else allowed.contiguous()
+    kernels = _kernels(scores)
+    if kernels is not None:
+        mask = None if allowed is None else allowed.contiguous()
         tensors = (t.contiguous() for t in (scores, lse, d_weights, delta))
-        return found.mask_gradient(*tensors, own, most)
+        return kernels.mask_gradient(*tensors, mask, most)
     weights = (scores - lse[..., None]).clamp_(max=most)
     return fill_disallowed(weights, allowed, float("-inf")).exp_().mul_(d_weights - delta[..., None]).sum(1)
 
@@ -116,9 +116,9 @@ def kept_softmax_(scores: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         ``scores``; their log-normalisers [B, H, rows], +inf in rows without kept keys.
     """
-    found = _kernels(scores)
-    if found is not None:
-        return scores, found.row_softmax(scores, keep.contiguous(), None, 0.0)
+    kernels = _kernels(scores)
+    if kernels is not None:
+        return scores, kernels.row_softmax(scores, keep.contiguous(), None, 0.0)
     weights, lse = softmax_(scores.masked_fill_(~keep[:, None], float("-inf")))
     return weights, lse[..., 0]
 
@@ -138,9 +138,9 @@ def kept_gradient_(
     Returns:
         P and its scores' gradient, 0 where not kept.
     """
-    found = _kernels(scores)
-    if found is not None:
-        found.kept_gradient(scores, d_weights, lse.contiguous(), delta.contiguous(), keep.contiguous())
+    kernels = _kernels(scores)
+    if kernels is not None:
+        kernels.kept_gradient(scores, d_weights, lse.contiguous(), delta.contiguous(), keep.contiguous())
         return scores, d_weights
     weights = scores.sub_(lse[..., None]).masked_fill_(~keep[:, None], float("-inf")).exp_()
     return weights, d_weights.sub_(delta[..., None]).mul_(weights)

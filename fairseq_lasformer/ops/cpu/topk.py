@@ -45,7 +45,7 @@ def topk_ranges(
     (n_batch, n_queries, width), n_keys = sel_q.shape, sel_k.size(1)
     queries, keys = sel_q.float() * width**-0.5, sel_k.float().transpose(1, 2)
     step = max(16, BLOCK_ELEMENTS["cpu"] // n_keys)
-    found: list[tuple[Tensor, Tensor]] = []
+    ranges: list[tuple[Tensor, Tensor]] = []
     for b in range(n_batch):
         for begin in range(0, n_queries, step):
             rows = slice(begin, min(begin + step, n_queries))
@@ -54,8 +54,8 @@ def topk_ranges(
             # an item that begins after this block has no keys in it, whatever its start
             first = start[b : b + 1].clamp(max=seen).expand(scores.size(0))
             mine = None if own is None else own.of(rows).pairs[b]
-            made = torch.ops.fairseq_lasformer.topk_scored(scores, first, counts[b, rows].contiguous(), kappa, mine)
-            found.append(made)
-    most = max(slots.size(1) for slots, _ in found)
-    slots = [F.pad(slots, (0, most - slots.size(1)), value=-1) for slots, _ in found]
-    return KeptKeys(torch.cat(slots), torch.cat([kept for _, kept in found]))
+            chosen = torch.ops.fairseq_lasformer.topk_scored(scores, first, counts[b, rows].contiguous(), kappa, mine)
+            ranges.append(chosen)
+    most = max(slots.size(1) for slots, _ in ranges)
+    slots = [F.pad(slots, (0, most - slots.size(1)), value=-1) for slots, _ in ranges]
+    return KeptKeys(torch.cat(slots), torch.cat([kept for _, kept in ranges]))

@@ -30,8 +30,8 @@ def add_norm(
     if kernels is None or x.size(1) > kernels.MOST:
         return reference.add_norm(x, added, weight, bias, eps)
     with current(x):
-        found: tuple[Tensor, Tensor] = kernels.add_norm(x.contiguous(), added.contiguous(), weight, bias, eps)
-    return found
+        both: tuple[Tensor, Tensor] = kernels.add_norm(x.contiguous(), added.contiguous(), weight, bias, eps)
+    return both
 
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

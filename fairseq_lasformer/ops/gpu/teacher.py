@@ -175,7 +175,7 @@ class _TiledTeacher:
             the mean attention [B, R, K], if all rows fit one block; each row's contribution to the sums, and the
             log-normalisers, see ``kernels.supervise.Sums``.
         """
-        found = []
+        sums = []
         ignored = None if query_padding is None else self.sample.of(query_padding, 1)
         for block in self.blocks:
             where = self.kernels.Rows(self.mask, block.first, self.sample.stride)
@@ -187,10 +187,10 @@ class _TiledTeacher:
                     self._own(self.sel_q, block), self.sel_k[:, :, : block.n_seen], mean, bits[:, block.rows],
                     None if ignored is None else ignored[:, block.rows], where, kl == "reverse",
                 )  # fmt: skip
-            found.append((rows, norm, *norms))
-        if len(found) == 1:
+            sums.append((rows, norm, *norms))
+        if len(sums) == 1:
             return mean, rows, norm, norms
-        rows, norm, *norms = (torch.cat(parts, 2) for parts in zip(*found))
+        rows, norm, *norms = (torch.cat(parts, 2) for parts in zip(*sums))
         return None, rows, norm, norms
 
     def gradients(
@@ -237,8 +237,8 @@ class _TiledTeacher:
                         queries[layer], keys[layer], own.norms[layer], d_mean, into, exact, where
                     )
         d_sel_q, d_sel_k = selector.found()
-        found = [s.found() for s in heads]
-        return [d_sel_q[:, 0], d_sel_k[:, 0], *(dq for dq, _ in found), *(dk for _, dk in found)]
+        gradients = [s.found() for s in heads]
+        return [d_sel_q[:, 0], d_sel_k[:, 0], *(dq for dq, _ in gradients), *(dk for _, dk in gradients)]
 
 
 class _Sums:

@@ -83,16 +83,16 @@ def noised(tokens: Tensor, noise: Noise, symbols: Symbols, seed: str) -> Tensor:
         stop = min(start + min(left, max(1, drawn.poisson(noise.span))), ends[start])
         left -= int((~hidden[start:stop]).sum())
         hidden[start:stop] = True
-    made, at = list(head), 0
+    noised, at = list(head), 0
     for i, line in enumerate(lines):
-        made += [symbols.separator] if i else []
+        noised += [symbols.separator] if i else []
         for j, word in enumerate(line):
             if not hidden[at + j]:
-                made.append(word)
+                noised.append(word)
             elif not j or not hidden[at + j - 1]:
-                made.append(symbols.mask)
+                noised.append(symbols.mask)
         at += len(line)
-    return torch.tensor([*made, end], dtype=tokens.dtype)
+    return torch.tensor([*noised, end], dtype=tokens.dtype)
 
 
 class NoisySource(DrawnEveryEpoch):
@@ -140,8 +140,8 @@ class MixedByTemperature(FairseqDataset):
         return self.datasets[which], int(index - self.starts[which])
 
     def __getitem__(self, index: int) -> Any:
-        dataset, own = self._place(index)
-        return {**dataset[own], "id": int(index)}
+        dataset, number = self._place(index)
+        return {**dataset[number], "id": int(index)}
 
     def collater(self, samples: list[Any], **kwargs: Any) -> Any:
         return self.datasets[0].collater(samples, **kwargs)
@@ -153,19 +153,19 @@ class MixedByTemperature(FairseqDataset):
         return self.tokens[indices]
 
     def size(self, index: int) -> Any:
-        dataset, own = self._place(index)
-        return dataset.size(own)
+        dataset, number = self._place(index)
+        return dataset.size(number)
 
     def ordered_indices(self) -> np.ndarray:
         """Return the indices of an epoch; each pass over a dataset is ordered by length."""
         passes = [dataset.ordered_indices() + start for dataset, start in zip(self.datasets, self.starts)]
-        sizes = [len(own) for own in passes]
+        sizes = [len(order) for order in passes]
         epoch: list[Any] = []
-        for own, times in zip(passes, repeats(sizes, self.temperature)):
+        for order, times in zip(passes, repeats(sizes, self.temperature)):
             whole = int(times)
-            rest = round((times - whole) * len(own))
-            drawn = random.Random(key_of(self.seed, self.epoch, len(epoch) + whole)).sample(range(len(own)), rest)
-            epoch += [own] * whole + [own[sorted(drawn)]]
+            rest = round((times - whole) * len(order))
+            drawn = random.Random(key_of(self.seed, self.epoch, len(epoch) + whole)).sample(range(len(order)), rest)
+            epoch += [order] * whole + [order[sorted(drawn)]]
         return np.concatenate(epoch)
 
 

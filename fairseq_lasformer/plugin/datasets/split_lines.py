@@ -71,13 +71,13 @@ class SplitSide(NamedTuple):
         """Return what is before each token of a line, see ``text.halves``."""
         tokens = [self.spellings[token] for token in line]
         spaced = 3 * sum(token.begins for token in tokens) > len(tokens)  # not in Chinese
-        found = [BETWEEN if token.begins or not spaced else INSIDE for token in tokens]
+        places = [BETWEEN if token.begins or not spaced else INSIDE for token in tokens]
         for i, token in enumerate(tokens[:-1], 1):
             if token.mark:
-                found[i] = AFTER_MARK
+                places[i] = AFTER_MARK
             elif token.goes_on:
-                found[i] = INSIDE
-        return found
+                places[i] = INSIDE
+        return places
 
 
 def split_lines(sample: Sample, share: float, sides: tuple[SplitSide, SplitSide], seed: str) -> Sample:
@@ -93,12 +93,12 @@ def split_lines(sample: Sample, share: float, sides: tuple[SplitSide, SplitSide]
         return sample
     net_input, pad = sample["net_input"], sides[0].dictionary.pad()
     rows = [_rows(tokens, pad) for tokens in (net_input["src_tokens"], sample["target"])]
-    made = [
+    examples = [
         _split(source, target, share, sides, random.Random(f"{seed} {number}"))
         for number, source, target in zip(sample["id"].tolist(), *rows)
     ]
     device, end = sample["target"].device, sides[1].dictionary.eos()
-    source, target = ([torch.tensor(row, dtype=torch.long, device=device) for row in side] for side in zip(*made))
+    source, target = ([torch.tensor(row, dtype=torch.long, device=device) for row in side] for side in zip(*examples))
     inputs = {
         **net_input,
         "src_tokens": collate_tokens(source, pad, left_pad=sides[0].left),
@@ -120,16 +120,16 @@ def _split(
     room = min(side.limit - len(tokens) for tokens, side in zip((source, target), sides))
     if len(lines[0]) != len(lines[1]):
         return source, target
-    made: tuple[list[int], list[int]] = [], []
+    halves: tuple[list[int], list[int]] = [], []
     for i, both in enumerate(zip(*lines)):
         where: Cut | None = None
         if generator.random() < share and room > 0:
             where = cut(sides[0].before(both[0]), sides[1].before(both[1]), generator)
         room -= where is not None
-        for to, line, side, place in zip(made, both, sides, where or (None, None)):
+        for to, line, side, place in zip(halves, both, sides, where or (None, None)):
             to += [side.separator] * bool(i)
             to += line if place is None else [*line[:place], side.separator, *line[place:]]
-    return [*made[0], source[-1]], [*made[1], target[-1]]
+    return [*halves[0], source[-1]], [*halves[1], target[-1]]
 
 
 def _rows(tokens: Tensor, pad: int) -> list[list[int]]:

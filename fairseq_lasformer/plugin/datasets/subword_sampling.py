@@ -39,15 +39,15 @@ class SampledSide(NamedTuple):
         """
         *words, end = (self.dictionary[i] for i in tokens.tolist())
         tagged = bool(self.tag) and words[:1] == [self.tag]
-        made, words = words[:tagged], words[tagged:]
+        tokens_drawn, words = words[:tagged], words[tagged:]
         for start, stop in line_spans(words, self.separator or None):
             sentence = words[start:stop]
             drawn = sentence if self.dictionary.unk_word in sentence else self.sampler(sentence, generator)
             fixed = any(symbol in drawn for symbol in (*SYMBOLS, *self.symbols))
-            made += [self.separator] * bool(start) + (sentence if fixed else drawn)
-        if len(made) >= self.limit:
+            tokens_drawn += [self.separator] * bool(start) + (sentence if fixed else drawn)
+        if len(tokens_drawn) >= self.limit:
             return tokens
-        return torch.tensor([self.dictionary.index(word) for word in (*made, end)], dtype=tokens.dtype)
+        return torch.tensor([self.dictionary.index(word) for word in (*tokens_drawn, end)], dtype=tokens.dtype)
 
 
 class SampledSubwords(DrawnEveryEpoch):

@@ -97,8 +97,10 @@ class MuonWithAdam(Adam):
         matrices = [p for p in params if is_matrix(p)]
         others = [p for p in params if not is_matrix(p)]
         self.muon = Muon(matrices, momentum=momentum, ns_steps=ns_steps, adjust_lr_fn="match_rms_adamw")
-        own = {k: v for k, v in self.muon.param_groups[0].items() if k not in ("params", "lr", "weight_decay")}
-        groups = [{"params": p, "matrices": p is matrices} | (own if p is matrices else {}) for p in (others, matrices)]
+        values = {k: v for k, v in self.muon.param_groups[0].items() if k not in ("params", "lr", "weight_decay")}
+        groups = [
+            {"params": p, "matrices": p is matrices} | (values if p is matrices else {}) for p in (others, matrices)
+        ]
         super().__init__([g for g in groups if g["params"]], **kwargs)
 
     def step(self, closure: Callable | None = None) -> float | None:  # type: ignore[override]

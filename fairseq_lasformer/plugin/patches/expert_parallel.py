@@ -60,7 +60,7 @@ def check(cfg: DictConfig) -> None:
     distributed, common = cfg.distributed_training, cfg.common
     # fairseq does not flatten gradients with bf16 or in its memory-efficient modes
     flattened = common.fp16 and not common.bf16 and not common.memory_efficient_fp16
-    found = {
+    settings = {
         "another --ddp-backend": distributed.ddp_backend not in ("legacy_ddp", "no_c10d"),
         "--fp16 that flattens gradients": flattened and not common.fp16_no_flatten_grads,
         "--amp": common.amp,
@@ -69,7 +69,7 @@ def check(cfg: DictConfig) -> None:
         "--zero-sharding": distributed.zero_sharding != "none",
         "--optimizer composite": getattr(cfg.optimizer, "_name", "") == "composite",
     }
-    refuse("--expert-parallel", found)
+    refuse("--expert-parallel", settings)
 
 
 def _experts(params: Iterable[Any]) -> list[Any]:
@@ -130,11 +130,11 @@ def _save(original: Callable, cfg: DictConfig, trainer: Trainer, *args: Any) -> 
         state = type(trainer).state_dict(trainer)
         state["model"] = {**state["model"], **weights}
         if states:
-            kept = state["last_optimizer_state"]
-            moments = {i: dict(values) for i, values in kept["state"].items()}  # copied: these are the optimizer's
+            optimizer = state["last_optimizer_state"]
+            moments = {i: dict(values) for i, values in optimizer["state"].items()}  # copied: these are the optimizer's
             for i, key, value in states:
                 moments[i][key] = value
-            state["last_optimizer_state"] = {**kept, "state": moments}
+            state["last_optimizer_state"] = {**optimizer, "state": moments}
         return state
 
     trainer.state_dict = state_dict

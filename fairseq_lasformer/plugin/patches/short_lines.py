@@ -26,6 +26,6 @@ def install() -> None:
 def _shorten(
     original: Callable[..., Any], self: Any, stats: dict[str, Any], tag: str | None = None, step: int | None = None
 ) -> None:
-    kept = type(stats)((key, value) for key, value in stats.items() if not _OF_LAYERS.fullmatch(key))
-    kept.update({f"{name}_by_group": word for name in BY_GROUP if (word := joined(stats, name))})
-    original(self, kept, tag=tag, step=step)
+    short = type(stats)((key, value) for key, value in stats.items() if not _OF_LAYERS.fullmatch(key))
+    short.update({f"{name}_by_group": word for name in BY_GROUP if (word := joined(stats, name))})
+    original(self, short, tag=tag, step=step)

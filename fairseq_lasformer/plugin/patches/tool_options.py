@@ -53,8 +53,8 @@ def _without_post_process(original: Callable[..., Any], *args: Any, **kwargs: An
 
     fairseq would join the subwords, and our task the words that are left, into one.
     """
-    found = original(*args, **kwargs)
-    known = found if isinstance(found, Namespace) else found[0]
+    options = original(*args, **kwargs)
+    known = options if isinstance(options, Namespace) else options[0]
     if getattr(known, "post_process", None) and getattr(known, "task", None) == "document_translation":
         folders = utils.split_paths(str(getattr(known, "data", "")))
         if folders and (Path(folders[0]) / SETTINGS).exists():
@@ -63,7 +63,7 @@ def _without_post_process(original: Callable[..., Any], *args: Any, **kwargs: An
                 folders[0],
             )
             known.post_process = None
-    return found
+    return options
 
 
 def _checked(original: Callable[..., Any], args: Any, *more: Any, **named: Any) -> Any:

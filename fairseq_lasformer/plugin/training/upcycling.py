@@ -94,9 +94,9 @@ def mean_head(
     scale = select_dim**0.5 / (n_heads * (query.size(0) // n_heads) ** 0.5)
     left, values, right = torch.linalg.svd(query.float().T @ key.float() * scale, full_matrices=False)
     roots = values[:rank].sqrt()[:, None]
-    made = roots * left.T[:rank], roots * right[:rank]
+    heads = roots * left.T[:rank], roots * right[:rank]
     missing = (0, 0, 0, rank - roots.size(0))  # for an attention narrower than the selector
-    return F.pad(made[0], missing), F.pad(made[1], missing)
+    return F.pad(heads[0], missing), F.pad(heads[1], missing)
 
 
 def stretched(table: Tensor, rows: int, first: int) -> Tensor:
@@ -144,8 +144,8 @@ def _selectors(weights: dict[str, Tensor], own: dict[str, Tensor], widths: Mappi
             queries, keys = (unrotated(t, n_heads) for t in (queries, keys))
         elif f"{stem}.q_proj.bias" in own:
             weights.update({f"{stem}.{name}_proj.bias": torch.zeros_like(query[:, 0]) for name in "qk"})
-        made = mean_head(queries, keys, n_heads, query.size(0), query.size(0) - rotated)
-        for name, weight in zip("qk", made):
+        mean = mean_head(queries, keys, n_heads, query.size(0), query.size(0) - rotated)
+        for name, weight in zip("qk", mean):
             weights[f"{stem}.{name}_proj.weight"] = F.pad(weight, (0, 0, rotated, 0)).to(query.dtype)
         begun += 1
     how = "start as the mean heads of their groups" if begun == len(places) else "start from their initialisation"
@@ -159,12 +159,12 @@ def _place(name: str) -> tuple[str, str, int]:
 
 def _projections(weights: Mapping[str, Tensor], side: str, attention: str) -> list[tuple[int, tuple[Tensor, Tensor]]]:
     """Return the weights of an attention's query and key projections in all layers, each with its layer's index."""
-    found = []
+    projections = []
     for name, query in weights.items():
         match = re.fullmatch(rf"{side}\.layers\.(\d+)\.{attention}\.q_proj\.weight", name)
         if match and (key := weights.get(name.replace("q_proj", "k_proj"))) is not None:
-            found.append((int(match[1]), (query, key)))
-    return found
+            projections.append((int(match[1]), (query, key)))
+    return projections
 
 
 def _experts(weights: dict[str, Tensor], own: dict[str, Tensor]) -> None:

@@ -49,20 +49,20 @@ class Family(Protocol):
 
 def sizes(folder: Folder) -> Json:
     """Return the options that are in every family's settings."""
-    config, made = folder.config, Json()
+    config, values = folder.config, Json()
     for side in ("encoder", "decoder"):
-        made[f"{side}_embed_dim"] = folder.number("d_model")
-        made[f"{side}_ffn_embed_dim"] = folder.number(f"{side}_ffn_dim")
-        made[f"{side}_layers"] = folder.number(f"{side}_layers")
-        made[f"{side}_attention_heads"] = folder.number(f"{side}_attention_heads")
+        values[f"{side}_embed_dim"] = folder.number("d_model")
+        values[f"{side}_ffn_embed_dim"] = folder.number(f"{side}_ffn_dim")
+        values[f"{side}_layers"] = folder.number(f"{side}_layers")
+        values[f"{side}_attention_heads"] = folder.number(f"{side}_attention_heads")
     for ours, theirs in (("dropout", "dropout"), ("attention_dropout", "attention_dropout")):
         share = config.get(theirs) or 0.0
         if type(share) not in (int, float) or not 0 <= share < 1:
             raise InputError(f"{folder.path}: {theirs}: expected a probability, not {str(share)[:50]!r}")
-        made[ours] = float(share)
-    made["activation_fn"] = activation(folder, str(config.get("activation_function")))
-    made["no_scale_embedding"] = not config.get("scale_embedding", False)
-    return made
+        values[ours] = float(share)
+    values["activation_fn"] = activation(folder, str(config.get("activation_function")))
+    values["no_scale_embedding"] = not config.get("scale_embedding", False)
+    return values
 
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish", "gelu_new": "gelu_accurate"}
@@ -83,16 +83,16 @@ def check_start(folder: Folder, symbol: int) -> None:
 
 def renamed(weights: dict[str, Tensor], rules: Sequence[tuple[str, str]]) -> dict[str, Tensor]:
     """Rename weights by the first rule (regular expression, replacement) that fits; drop them if it is empty."""
-    found = {}
+    tensors = {}
     for name, weight in weights.items():
         for pattern, replacement in rules:
             if re.fullmatch(pattern, name):
                 if replacement:
-                    found[re.sub(pattern, replacement, name)] = weight
+                    tensors[re.sub(pattern, replacement, name)] = weight
                 break
         else:
             raise InputError(f"the model has {name}, which ours cannot have")
-    return found
+    return tensors
 
 
 def order(vocabulary: Mapping[str, int], n_words: int, special: Mapping[str, int | None]) -> tuple[list[str], Tensor]:
@@ -120,6 +120,6 @@ def reordered(table: Tensor, rows: Tensor, missing: float = 0.0) -> Tensor:
         rows: see :func:`order`.
         missing: value of the words that the original does not have.
     """
-    made = table[rows.clamp(min=0)].clone()
-    made[rows < 0] = missing
-    return made
+    rows_in_order = table[rows.clamp(min=0)].clone()
+    rows_in_order[rows < 0] = missing
+    return rows_in_order

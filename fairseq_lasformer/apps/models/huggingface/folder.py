@@ -43,10 +43,10 @@ class Folder:
 
     def optional(self, name: str) -> Json:
         """Return the content of a JSON file with named entries; empty if the file does not exist."""
-        found = self.json(name) if (self.path / name).is_file() else {}
-        if not isinstance(found, dict):
+        values = self.json(name) if (self.path / name).is_file() else {}
+        if not isinstance(values, dict):
             raise InputError(f"{self.path / name}: expected named entries")
-        return found
+        return values
 
     def pieces(self, name: str) -> list[str]:
         """Return the pieces of a sentencepiece model, by row, including the unknown one and the control symbols."""
@@ -60,10 +60,10 @@ class Folder:
 
     def vocabulary(self, name: str) -> dict[str, int]:
         """Return the words in a JSON file, and their rows."""
-        found = self.json(name)
-        if not isinstance(found, dict) or any(isinstance(r, bool) or not isinstance(r, int) for r in found.values()):
+        words = self.json(name)
+        if not isinstance(words, dict) or any(isinstance(r, bool) or not isinstance(r, int) for r in words.values()):
             raise InputError(f"{self.path / name}: expected words and their numbers")
-        return found
+        return words
 
     def file(self, name: str) -> Path:
         """Return the path of one of the folder's files."""
@@ -81,8 +81,8 @@ class Folder:
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights in float32, from ``model.safetensors``, ``pytorch_model.bin``, or the parts of either."""
-        found, self._weights = self._weights, None
-        return self._read() if found is None else found
+        weights, self._weights = self._weights, None
+        return self._read() if weights is None else weights
 
     def shapes(self) -> dict[str, Size]:
         """Return the shapes of the weights, which are kept for the next call of :meth:`weights`."""
@@ -113,12 +113,12 @@ def _read(path: Path) -> dict[str, Tensor]:
         from safetensors.torch import load_file
 
         try:
-            found: Any = load_file(path)
+            tensors: Any = load_file(path)
         except (SafetensorError, OSError, ValueError, KeyError) as e:
             raise InputError(f"{path}: damaged ({str(e).splitlines()[0]})") from e
     else:
-        found = unpickled(path)
-    if not isinstance(found, dict):
+        tensors = unpickled(path)
+    if not isinstance(tensors, dict):
         raise InputError(f"{path}: contains more than weights")
-    check_weights(found, path)
-    return {name: weight.float() if weight.is_floating_point() else weight for name, weight in found.items()}
+    check_weights(tensors, path)
+    return {name: weight.float() if weight.is_floating_point() else weight for name, weight in tensors.items()}

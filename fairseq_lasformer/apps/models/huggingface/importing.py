@@ -57,7 +57,7 @@ def import_model(
         why = REFUSED.get(kind, f"known types are {', '.join(FAMILIES)}")
         raise InputError(f"{path}: is a model of type {kind}, which cannot be imported: {why}")
     check_new_folder(out)
-    named = [language or own for language, own in zip(languages, own_languages(folder))]
+    named = [language or its for language, its in zip(languages, own_languages(folder))]
     if None in named:
         raise InputError(f"{path}: does not say which languages it reads and writes; add --source-lang, --target-lang")
     source, target = map(str, named)

@@ -14,21 +14,21 @@ def added_tokens(folder: Folder, first: int) -> dict[str, int]:
     Args:
         first: row of the first, if the folder gives only their order.
     """
-    found: dict[Any, Any] = dict(folder.optional("added_tokens.json"))
+    tokens: dict[Any, Any] = dict(folder.optional("added_tokens.json"))
     settings = folder.optional(TOKENIZER_CONFIG)
     numbered = settings.get("added_tokens_decoder")
     for row, item in numbered.items() if isinstance(numbered, dict) else ():
-        found[_content(item)] = int(row) if str(row).isdecimal() else None
+        tokens[_content(item)] = int(row) if str(row).isdecimal() else None
     named = folder.optional("tokenizer.json").get("added_tokens")
     for item in named if isinstance(named, list) else ():
-        found[_content(item)] = item.get("id") if isinstance(item, dict) else None
+        tokens[_content(item)] = item.get("id") if isinstance(item, dict) else None
     listed = folder.optional("special_tokens_map.json").get("additional_special_tokens")
     listed = listed or settings.get("additional_special_tokens") or settings.get("extra_special_tokens")
     for number, item in enumerate(listed if isinstance(listed, list) else ()):
-        found.setdefault(_content(item), first + number)
-    if any(not isinstance(t, str) or isinstance(r, bool) or not isinstance(r, int) for t, r in found.items()):
+        tokens.setdefault(_content(item), first + number)
+    if any(not isinstance(t, str) or isinstance(r, bool) or not isinstance(r, int) for t, r in tokens.items()):
         raise InputError(f"{folder.path}: the tokens added by its tokenizer are damaged")
-    return found
+    return tokens
 
 
 def _content(token: Any) -> Any:
@@ -40,10 +40,10 @@ def tag_of(folder: Folder, language: str, tokens: Mapping[str, int]) -> str:
     """Return the token of a language, which may be given as the model names it, or without script or country."""
     names = {token: token.strip("_<>") for token in tokens}
     exact = [token for token, name in names.items() if language in (token, name)]
-    found = exact or [token for token, name in names.items() if name.split("_")[0] == language]
-    if len(found) == 1:
-        return found[0]
-    close = found or difflib.get_close_matches(language, names.values(), 5, 0.4)
+    candidates = exact or [token for token, name in names.items() if name.split("_")[0] == language]
+    if len(candidates) == 1:
+        return candidates[0]
+    close = candidates or difflib.get_close_matches(language, names.values(), 5, 0.4)
     hint = f"; is one of {', '.join(close)} meant?" if close else ""
     raise InputError(f"{folder.path}: has no language {language}{hint}")
 

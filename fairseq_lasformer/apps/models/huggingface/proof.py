@@ -46,9 +46,9 @@ def compared(original: Path, made: Path, imported: Imported) -> str:
     begun = imported.rows[1][target]
     begun[:, 0] = imported.start
     expected = theirs(input_ids=imported.rows[0][source], decoder_input_ids=begun, use_cache=False).logits
-    found = model(source, torch.tensor([12, 12]), target)[0]
+    logits = model(source, torch.tensor([12, 12]), target)[0]
     known = imported.rows[1] >= 0
-    difference = float((found[..., known] - expected[..., imported.rows[1][known]]).abs().max())
+    difference = float((logits[..., known] - expected[..., imported.rows[1][known]]).abs().max())
     largest = float(expected.abs().max())
     if not difference <= TOLERANCE * largest:
         raise InputError(

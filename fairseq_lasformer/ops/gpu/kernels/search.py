@@ -56,14 +56,14 @@ def _best_of_chunk(
 ):  # fmt: skip
     """Store the k best candidates of one chunk of a hypothesis's words."""
     row, chunk, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    item, own = (row // rows).to(tl.int64), row % rows
+    item, number = (row // rows).to(tl.int64), row % rows
     word = chunk * CHUNK + tl.arange(0, CHUNK)
     inside = word < n_words
-    x = tl.load(lprobs + item * item_stride + own.to(tl.int64) * row_stride + word, mask=inside, other=0.0)
+    x = tl.load(lprobs + item * item_stride + number.to(tl.int64) * row_stride + word, mask=inside, other=0.0)
     if PAST:
-        x += tl.load(past + item * past_item_stride + own * past_stride)
+        x += tl.load(past + item * past_item_stride + number * past_stride)
     x = tl.where(inside & (x == x), x, float("-inf"))
-    place = tl.where(inside, own * n_words + word, _NOWHERE)
+    place = tl.where(inside, number * n_words + word, _NOWHERE)
     value, at = tl.full([], float("inf"), tl.float32), tl.full([], -1, tl.int32)
     out = (row.to(tl.int64) * chunks + chunk) * k
     for i in range(k):
@@ -132,9 +132,9 @@ def _restrict_lines(
 ):  # fmt: skip
     """Exclude words of one chunk of a hypothesis: ends of lines, or all others."""
     row, n = tl.program_id(0), tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
-    item, own = row // beam, row % beam
-    after = tl.load(left + item * left_strides + own * left_stride)
-    so_far = tl.load(length + item * length_strides + own * length_stride)
+    item, place = row // beam, row % beam
+    after = tl.load(left + item * left_strides + place * left_stride)
+    so_far = tl.load(length + item * length_strides + place * length_stride)
     last, begun = after <= 0, so_far > 0
     sentence = tl.minimum(tl.load(sentences + item) - 1 - after, most - 1)
     must = ((so_far >= tl.load(longest + item * most + sentence)) | (2 * after >= steps)) & begun

@@ -135,9 +135,9 @@ def _count(
         merged = tl.sum(_of_chunks(last_counts, row, chunks, CHUNKS), 0)
         keep, prefix = _narrowed(merged, keep, prefix, 32 - 8 * DIGIT)
     if chunk == 0:
-        own = state + (DIGIT * n_rows + row) * 2
-        tl.store(own, keep)
-        tl.store(own + 1, prefix.to(tl.int32, bitcast=True))
+        counters = state + (DIGIT * n_rows + row) * 2
+        tl.store(counters, keep)
+        tl.store(counters + 1, prefix.to(tl.int32, bitcast=True))
     j = chunk * BLOCK + tl.arange(0, BLOCK)
     order, allowed = _digits(scores + row.to(tl.int64) * row_stride, j, first, first + number)
     histogram = _counted(order, allowed, prefix, 24 - 8 * DIGIT)

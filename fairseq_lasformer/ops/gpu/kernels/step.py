@@ -22,11 +22,11 @@ def _add_norm(x, added, weight, bias, total, normed, width, eps, WIDTH: tl.const
     """Store one row's x + added, rounded to its type, and the layer norm of that."""
     row, d = tl.program_id(0).to(tl.int64) * width, tl.arange(0, WIDTH)
     inside = d < width
-    own = tl.load(x + row + d, mask=inside, other=0.0).to(tl.float32)
-    own = (own + tl.load(added + row + d, mask=inside, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
-    tl.store(total + row + d, own, mask=inside)
-    own = own.to(tl.float32)
-    centred = tl.where(inside, own - tl.sum(own, 0) / width, 0.0)
+    value = tl.load(x + row + d, mask=inside, other=0.0).to(tl.float32)
+    value = (value + tl.load(added + row + d, mask=inside, other=0.0).to(tl.float32)).to(total.dtype.element_ty)
+    tl.store(total + row + d, value, mask=inside)
+    value = value.to(tl.float32)
+    centred = tl.where(inside, value - tl.sum(value, 0) / width, 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred, 0) / width + eps)
     gain = tl.load(weight + d, mask=inside, other=0.0).to(tl.float32)
     shift = tl.load(bias + d, mask=inside, other=0.0).to(tl.float32)
@@ -50,13 +50,13 @@ def _rotate(x, rotation, out, stride, n, width, WIDTH: tl.constexpr, PAIRS: tl.c
     row, d = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     inside, place = d < n, d % width
     turned, second = inside & (place < 2 * PAIRS), place >= PAIRS
-    own = tl.load(x + row * stride + d, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(x + row * stride + d, mask=inside, other=0.0).to(tl.float32)
     partner = tl.where(second, d - PAIRS, d + PAIRS)
     other = tl.load(x + row * stride + partner, mask=turned, other=0.0).to(tl.float32)
     every: tl.constexpr = TURNS // PAIRS
     angle = rotation + row * (2 * TURNS) + 2 * (place % PAIRS * every + every // 2)
     cos, sin = tl.load(angle, mask=turned, other=1.0), tl.load(angle + 1, mask=turned, other=0.0)
-    tl.store(out + row * n + d, own * cos + tl.where(second, other, -other) * sin, mask=inside)
+    tl.store(out + row * n + d, value * cos + tl.where(second, other, -other) * sin, mask=inside)
 
 
 def rotate(x: Tensor, width: int, pairs: int, rotation: Tensor) -> Tensor:
