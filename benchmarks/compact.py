@@ -19,8 +19,7 @@ from typing import Any
 from fairseq import checkpoint_utils
 
 from benchmarks.rows import Row, in_turns
-from fairseq_lasformer.analysis.cost import checkpoint_cost
-from fairseq_lasformer.analysis.param_count import parts
+from fairseq_lasformer.analysis.cost import checkpoint_cost, parts
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.plugin import register
 

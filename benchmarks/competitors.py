@@ -18,7 +18,7 @@ from benchmarks.devices import CPU
 from benchmarks.models import VOCABULARY, Task, build
 from benchmarks.rows import Row, in_turns
 from fairseq_lasformer.analysis.cost import module_cost, module_patterns
-from fairseq_lasformer.experiments.competitors import competitors
+from fairseq_lasformer.experiments.ablation import competitors
 from fairseq_lasformer.plugin.placement import MODULES
 
 BASELINES = ("Transformer",)

@@ -23,7 +23,7 @@ DOCS = [*({*(ROOT / "docs").rglob("*.md")} - BUILT), *ROOT.glob("*.md"), ROOT / 
 
 
 STATES = ("found", "made", "held", "told", "kept", "own")
-"""Names of variables that say how a value came about, not what it is. ``nn`` and ``ops`` keep keys, and lines own keys."""
+"""Names that say how a value came about, not what it is; in ``nn`` and ``ops``, keys are kept and lines own them."""
 
 
 def bound(node: ast.AST) -> str:

@@ -165,8 +165,7 @@ class Info(Figures):
 
 
 def run_info(args: Info) -> None:
-    from fairseq_lasformer.analysis import param_count
-    from fairseq_lasformer.analysis.cost import checkpoint_cost, table
+    from fairseq_lasformer.analysis.cost import checkpoint_cost, count_table, parts, stored, table
     from fairseq_lasformer.checkpoints.loading import chosen, load
 
     try:
@@ -177,7 +176,7 @@ def run_info(args: Info) -> None:
         check_writable(args.json)
     checkpoint = chosen(args.checkpoint)
     costs = checkpoint_cost(checkpoint, lengths)
-    print(param_count.table(param_count.parts(param_count.stored(load(checkpoint)["model"]))))
+    print(count_table(parts(stored(load(checkpoint)["model"]))))
     print(f"\n{table(costs)}")
     if args.json:
         ratios = ("ratio", "ratio_with_projections", "ratio_with_all_projections")

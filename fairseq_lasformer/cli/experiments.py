@@ -111,7 +111,7 @@ class Distil(TextTranslation):
 
 
 def run_distil(args: Distil) -> None:
-    from fairseq_lasformer.experiments.distil import distil
+    from fairseq_lasformer.experiments.synthetic import distil
 
     work = vars(part(TextTranslation, args))
     distil(args.teacher, args.data, args.student, word_level=args.word_level, **work)
@@ -128,7 +128,7 @@ class BackTranslate(TextTranslation):
 
 
 def run_back_translate(args: BackTranslate) -> None:
-    from fairseq_lasformer.experiments.back_translate import back_translate
+    from fairseq_lasformer.experiments.synthetic import back_translate
 
     back_translate(args.model, args.data, args.config, **vars(part(TextTranslation, args)))
 

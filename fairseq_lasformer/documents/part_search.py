@@ -22,7 +22,7 @@ from fairseq_lasformer.search.excerpts import CONTEXT
 from fairseq_lasformer.search.generator import AlignedGenerator
 from fairseq_lasformer.search.glossary import Terms
 from fairseq_lasformer.search.line_search import FEWEST, SCORES
-from fairseq_lasformer.search.watch import Observe
+from fairseq_lasformer.search.processors import Observe
 from fairseq_lasformer.text.documents import Span
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class PartSearch:
 
         Args:
             tasks: for each part, its document, the part, and the lines of the document before it.
-            observe: for each part, the observer of its search; see :mod:`search.watch`. Where lines are searched side
+            observe: for each part, its observer, see :class:`search.processors.Watch`. Where lines are searched side
                 by side, it is shown no hypotheses, and can only end the search.
         """
         if self.by_lines:

@@ -65,7 +65,7 @@ def _model(folder: Path, settings: DataConfig) -> str:
     said = f"Translates {reads}, with fairseq_lasformer {__version__}: `lasformer translate {folder.name} FILE`."
     last = folder / "checkpoint_last.pt"
     if last.is_file():
-        from fairseq_lasformer.analysis.param_count import parts, stored
+        from fairseq_lasformer.analysis.cost import parts, stored
 
         state = load(last)
         millions = parts(stored(state["model"]))["total"] / 1e6

@@ -1,16 +1,28 @@
-"""Training text written by a model: translations of documents, line by line, without the lines that went wrong."""
+"""Training data written by a model: ``lasformer distil`` and ``lasformer back-translate``.
+
+Documents are translated line by line. Lines that went wrong (they repeat themselves, or reached their limit) are left
+out and counted.
+
+- Sequence-level knowledge distillation (Kim and Rush 2016, arXiv 1606.07947, 3.2), document by document: a student
+  learns from a teacher's translations of the training text.
+- Back-translation (Sennrich et al. 2016, arXiv 1511.06709), document by document (Junczys-Dowmunt 2019, arXiv
+  1907.06170): pairs from documents in the target language, by a model of the other direction, whose sources are
+  machine-translated.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import atomic_copy, atomic_write, beside, check_writable
 from fairseq_lasformer.base.resume import Progress, key_of
-from fairseq_lasformer.checkpoints.loading import identity
+from fairseq_lasformer.checkpoints.loading import chosen, identity, load
 from fairseq_lasformer.data.prepare import prepare
 from fairseq_lasformer.data.prepare_config import PrepareConfig
-from fairseq_lasformer.data.subwords import data_identity
+from fairseq_lasformer.data.subwords import DataConfig, data_identity
+from fairseq_lasformer.experiments.run_config import SUBWORDS, RunConfig, run
 from fairseq_lasformer.experiments.settings import Tell
 from fairseq_lasformer.jobs.collecting import summary
 from fairseq_lasformer.jobs.generate import generate
@@ -90,3 +102,86 @@ class Translated(NamedTuple):
             atomic_write(beside(made, f".{language}"), text)
         left_out = f"; {len(wrong)} lines that went wrong are left out" if wrong else ""
         tell(f"{prefix}: {summary(done._replace(flawed=[]), 'lines')}{left_out}")
+
+
+def distil(
+    teacher: Path,
+    data: Path,
+    student: Path,
+    *,
+    beam: int = 5,
+    word_level: bool = False,
+    jobs: int = 1,
+    engine: str = "processes",
+    tell: Tell = print,
+) -> None:
+    """Translate the training text, then prepare, train, translate and score as ``lasformer run`` does.
+
+    Everything is written to the student's ``out``; the folder ``teacher`` in it contains the translated training text.
+    Resumes where it stopped.
+
+    Args:
+        teacher: checkpoint, or the folder of one.
+        data: prepared folder of the teacher, whose subwords and dictionaries the student also uses.
+        student: configuration file of ``lasformer run``; its ``train`` names the text to translate, whose target side
+            is not needed.
+        beam: beam size of the translation.
+        word_level: also learn the teacher's most likely words, see :mod:`plugin.training.teacher`.
+        jobs: number of workers that translate.
+        engine: how they are run, see :func:`executors.executor`.
+        tell: called with each message.
+    """
+    checkpoint = chosen(teacher)
+    load(checkpoint)  # an unusable one is refused before anything is written
+    whole = RunConfig.read(student)
+    for name in SUBWORDS:
+        if name in whole.prepare:
+            raise InputError(f"{student}: prepare.{name}: a student uses its teacher's subwords; leave this out")
+    clean = bool(whole.prepare.get("clean", False))
+    of = Translated(whole.source, whole.target, checkpoint, data, beam, clean, jobs, engine)
+    translated = of.write_all(whole.train, whole.out / "teacher", "train", "distil", tell)
+    words = whole.fairseq
+    if word_level:
+        words = ("--distil-from", str(checkpoint.resolve()), *words)
+    configured = replace(whole, train=tuple(translated), fairseq=words)
+    run(configured, tell=tell, reuse=data)
+
+
+def back_translate(
+    model: Path,
+    data: Path,
+    config: Path,
+    *,
+    beam: int = 5,
+    jobs: int = 1,
+    engine: str = "processes",
+    tell: Tell = print,
+) -> None:
+    """Translate the documents of ``mono``, add them to ``train``, and run the configuration.
+
+    Everything is written to its ``out``; the folder ``back`` in it contains the generated pairs. Resumes where it
+    stopped.
+
+    Args:
+        model: checkpoint, or the folder of one, from the target language to the source language.
+        data: prepared folder of that model.
+        config: configuration file of ``lasformer run``; its ``mono`` names documents in the target language.
+        beam: beam size of the translation.
+        jobs: number of workers that translate.
+        engine: how they are run, see :func:`executors.executor`.
+        tell: called with each message.
+    """
+    checkpoint = chosen(model)
+    load(checkpoint)  # an unusable one is refused before anything is written
+    whole, settings = RunConfig.read(config), DataConfig.load(data)
+    if (settings.source_lang, settings.target_lang) != (whole.target, whole.source):
+        raise InputError(
+            f"{data}: belongs to a model from {settings.source_lang} to {settings.target_lang}; expected one from "
+            f"{whole.target} to {whole.source}"
+        )
+    if not whole.mono:
+        raise InputError(f"{config}: mono is missing: prefixes of documents in {whole.target}")
+    clean = bool(whole.prepare.get("clean", False))
+    of = Translated(whole.target, whole.source, checkpoint, data, beam, clean, jobs, engine)
+    prefixes = of.write_all(whole.mono, whole.out / "back", "mono", "back-translate", tell)
+    run(replace(whole, train=(*whole.train, *prefixes), mono=()), tell=tell)

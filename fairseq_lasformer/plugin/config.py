@@ -22,7 +22,7 @@ from omegaconf import II, DictConfig
 
 from fairseq_lasformer.base.cannot import DELIGHT, MIXTURES, refuse
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.nn.patterns.own_line import OwnLine
+from fairseq_lasformer.nn.patterns.positional import OwnLine
 from fairseq_lasformer.plugin.options import (
     CompactOptions,
     ImportOptions,

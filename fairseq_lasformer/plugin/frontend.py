@@ -11,7 +11,7 @@ from fairseq_lasformer import ops
 from fairseq_lasformer.nn.decoding.packed_modules import Unsupported, fixed
 from fairseq_lasformer.nn.dropout import Dropout
 from fairseq_lasformer.nn.options import RunOptions
-from fairseq_lasformer.nn.others.line_ends import LineEnds
+from fairseq_lasformer.nn.others.lines import LineEnds
 from fairseq_lasformer.nn.rotary import frequencies, rotations
 from fairseq_lasformer.nn.stack import LayerStack
 from fairseq_lasformer.plugin.config import ModuleConfig

@@ -32,13 +32,13 @@ from fairseq_lasformer.search.processors import (
     Exclusions,
     FreeTag,
     GivenWords,
+    Observe,
     OwnLimits,
     ProcessedSearch,
     StepProcessor,
     apart,
 )
 from fairseq_lasformer.search.shortlisted import JointList, ListedEnsemble
-from fairseq_lasformer.search.watch import Observe
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary

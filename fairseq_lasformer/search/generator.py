@@ -19,11 +19,9 @@ from fairseq_lasformer.search.beam_search import FastBeamSearch
 from fairseq_lasformer.search.excerpts import CONTEXTS, FlawedLine, limits_of, replace_line, sample_of, together
 from fairseq_lasformer.search.given import Given, GivenLines, lengths
 from fairseq_lasformer.search.glossary import GlossarySearch, RequiredTerms, Terms
-from fairseq_lasformer.search.processors import StepProcessor, apart
-from fairseq_lasformer.search.repair import flawed, gone_wrong, split
-from fairseq_lasformer.search.repetition import NoRepetition
+from fairseq_lasformer.search.processors import Observe, StepProcessor, Watch, apart
+from fairseq_lasformer.search.repair import NoRepetition, flawed, gone_wrong, split
 from fairseq_lasformer.search.shortlisted import JointList
-from fairseq_lasformer.search.watch import Observe, Watch
 
 if TYPE_CHECKING:
     from fairseq.data import Dictionary

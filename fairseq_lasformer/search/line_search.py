@@ -22,7 +22,7 @@ from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.glossary import GlossarySearch, RequiredTerms
 from fairseq_lasformer.search.processors import OwnLimits, Scores, StepProcessor, apart
-from fairseq_lasformer.search.repetition import NoRepetition
+from fairseq_lasformer.search.repair import NoRepetition
 from fairseq_lasformer.search.shortlisted import Encoded, JointList
 
 TOKENS = 8192

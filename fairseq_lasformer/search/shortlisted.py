@@ -19,7 +19,7 @@ from torch import Tensor
 from fairseq_lasformer.base.records import Hypothesis
 from fairseq_lasformer.data.shortlist import Shortlist
 from fairseq_lasformer.search.glossary import Terms
-from fairseq_lasformer.search.watch import Observe
+from fairseq_lasformer.search.processors import Observe
 
 
 class JointList(NamedTuple):

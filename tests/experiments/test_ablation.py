@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from fairseq_lasformer.analysis import cost
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.experiments import ablation, training
-from fairseq_lasformer.experiments.competitors import competitors
+from fairseq_lasformer.experiments.ablation import competitors
 from fairseq_lasformer.plugin.config import LasformerConfig, module_config
 from fairseq_lasformer.text.documents import read_documents
 

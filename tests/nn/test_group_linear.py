@@ -11,7 +11,7 @@ from fairseq.data import Dictionary
 from helpers import SMALL, assert_steps_are_a_full_pass, run, tokens, train
 from torch import nn
 
-from fairseq_lasformer.analysis import param_count as parameters
+from fairseq_lasformer.analysis.cost import parts
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.nn.compact import group_linear as glt
 from fairseq_lasformer.nn.compact.embedding import define_sizes
@@ -22,7 +22,7 @@ from fairseq_lasformer.text.hypotheses import read_hypotheses
 
 
 def parts_of(model):
-    return parameters.parts(model.named_parameters())
+    return parts(model.named_parameters())
 
 
 def sized(arch: str, source_words: int, target_words: int, **options) -> LasformerModel:

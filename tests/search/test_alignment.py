@@ -18,10 +18,8 @@ from fairseq_lasformer.plugin.config import LasformerConfig
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.alignment import LineAlignment, SentenceLimits
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
-from fairseq_lasformer.search.processors import Candidates, ProcessedSearch, Scores
-from fairseq_lasformer.search.repair import flawed, loops, split
-from fairseq_lasformer.search.repetition import NoRepetition
-from fairseq_lasformer.search.watch import Watch
+from fairseq_lasformer.search.processors import Candidates, ProcessedSearch, Scores, Watch
+from fairseq_lasformer.search.repair import NoRepetition, flawed, loops, split
 
 PAD, EOS = 1, 2
 SEPARATOR = 4

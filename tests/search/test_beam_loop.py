@@ -17,9 +17,8 @@ from fairseq_lasformer.search.beam_search import fast
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
 from fairseq_lasformer.search.glossary import RequiredTerms
 from fairseq_lasformer.search.histories import Histories, Step
-from fairseq_lasformer.search.processors import Candidates, Scores
-from fairseq_lasformer.search.repetition import NoRepetition
-from fairseq_lasformer.search.watch import Watch
+from fairseq_lasformer.search.processors import Candidates, Scores, Watch
+from fairseq_lasformer.search.repair import NoRepetition
 
 END, UNKNOWN, SEPARATOR = 2, 3, 7
 

@@ -18,9 +18,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fairseq_lasformer.apps.files.translated import TranslatedFile
+from fairseq_lasformer.apps.server.connections import Guard
 from fairseq_lasformer.apps.server.fields import TRANSLATE, values
 from fairseq_lasformer.apps.server.file_pages import FilePages
-from fairseq_lasformer.apps.server.hosts import Guard
 from fairseq_lasformer.apps.server.models import EXPLAINED, PreparedText, ServedModel
 from fairseq_lasformer.apps.server.places import Turn
 from fairseq_lasformer.base.errors import InputError

@@ -1,6 +1,6 @@
 """Attention patterns: the keys that a group of layers attends to. Those of other papers are in ``nn.others``."""
 
-from fairseq_lasformer.nn.patterns import full, learned, own_line, window  # noqa: F401 (each registers its pattern)
+from fairseq_lasformer.nn.patterns import full, learned, positional  # noqa: F401 (each registers its pattern)
 from fairseq_lasformer.nn.patterns.base import PATTERNS, Pattern, PatternCost, PatternOptions
 
 

@@ -16,6 +16,7 @@ from fairseq_lasformer.ops import KeptKeys
 if TYPE_CHECKING:
     from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 
+
 NOWHERE = 2**62
 """A number after all positions."""
 
@@ -109,3 +110,50 @@ class Numbered(Positional, Generic[Numbers]):
     @classmethod
     def build(cls, argument: str, options: PatternOptions) -> Numbered[Any]:
         return cls(numbers(cls.kind, argument, cls.example))
+
+
+class OwnLine(Positional):
+    """Nothing besides the own line that ``--own-lines`` reads in any case."""
+
+    name = "own-line"
+    usage = "own-line"
+
+    @classmethod
+    def build(cls, argument: str, options: PatternOptions) -> OwnLine:
+        if argument:
+            raise ValueError("own-line takes no argument")
+        return cls()
+
+    def positions(self, query: Tensor, n_keys: Tensor, longest: int) -> Tensor:
+        return torch.full((*query.shape, 1), -1, device=query.device)
+
+
+class Window(Positional):
+    """The ``size`` keys nearest to the query (``--select-pattern window:SIZE``; table 4 of arXiv 2309.14174).
+
+    The query at position p of n allowed keys, not counting padding, keeps keys lo to lo + w - 1 with
+    lo = p - floor(w / 2), shifted so that w keys are kept if there are that many: in the decoder itself, the last w.
+
+    Args:
+        size: number of keys to keep, at least 1.
+    """
+
+    name = "window"
+    usage = "window:SIZE"
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    @classmethod
+    def build(cls, argument: str, options: PatternOptions) -> Window:
+        if not argument.isdecimal() or int(argument) < 1:
+            raise ValueError("expected the number of keys, at least 1, as in window:20")
+        return cls(int(argument))
+
+    def positions(self, query: Tensor, n_keys: Tensor, longest: int) -> Tensor:
+        first = torch.minimum(query - self.size // 2, n_keys - self.size).clamp(min=0)
+        return first[..., None] + torch.arange(min(self.size, longest), device=query.device)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        """Load nothing: a window has no state; older versions saved a selector that it never used."""

@@ -15,8 +15,7 @@ from helpers import run
 from fairseq_lasformer.apps.pairing import align as aligning
 from fairseq_lasformer.apps.pairing.align import align
 from fairseq_lasformer.apps.pairing.evidence import learned_words
-from fairseq_lasformer.apps.pairing.matching import match, match_sentences
-from fairseq_lasformer.apps.pairing.monotone import monotone
+from fairseq_lasformer.apps.pairing.matching import match, match_sentences, monotone
 from fairseq_lasformer.apps.pairing.splitting import AlignedDocument, divide
 from fairseq_lasformer.apps.pairing.units import Reading, Unit, read_units
 from fairseq_lasformer.base.errors import InputError

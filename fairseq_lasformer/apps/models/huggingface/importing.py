@@ -11,13 +11,12 @@ from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from omegaconf import OmegaConf
 
-from fairseq_lasformer.apps.models.huggingface.checking import check_sizes, refusing
 from fairseq_lasformer.apps.models.huggingface.family import Family, Imported
 from fairseq_lasformer.apps.models.huggingface.folder import Folder
 from fairseq_lasformer.apps.models.huggingface.languages import own_languages
 from fairseq_lasformer.apps.models.huggingface.marian import Marian
 from fairseq_lasformer.apps.models.huggingface.multilingual import M2M100
-from fairseq_lasformer.apps.models.huggingface.proof import compared, possible
+from fairseq_lasformer.apps.models.huggingface.proof import check_sizes, compared, possible, refusing
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.files import atomic_copy, check_new_folder, new_folder
 from fairseq_lasformer.base.records import Json
