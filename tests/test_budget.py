@@ -53,7 +53,7 @@ OPTIONS = {"lasformer": 260, "fairseq": 80}
 WORDS = {
     "CONTRIBUTING.md": 1690,
     "README.md": 870,
-    "SECURITY.md": 170,
+    "SECURITY.md": 780,
     "docs/alignment.md": 1290,
     "docs/architecture.md": 1970,
     "docs/because.md": 1130,
@@ -71,7 +71,6 @@ WORDS = {
     "docs/results/demo.md": 750,
     "docs/results/gpu.md": 1310,
     "docs/results/help.md": 1200,
-    "docs/results/robustness.md": 640,
     "docs/results/training.md": 710,
     "docs/results/tvsub.md": 1210,
     "docs/scale.md": 1490,
@@ -79,7 +78,7 @@ WORDS = {
     "docs/students.md": 1480,
     "docs/training.md": 2950,
     "docs/translate.md": 2470,
-    "all": 35000,
+    "all": 34980,
 }
 """Words by page, and of all pages."""
 

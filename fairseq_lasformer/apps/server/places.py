@@ -19,7 +19,7 @@ MOST, MOST_BYTES = 1024, 128 << 20
 
 SWITCH = 0.00002
 """Seconds after which a thread in a place lets others run: each step of a search waits for that many times. It is not
-set all the time, because it costs some of the load (docs/results/robustness.md)."""
+set all the time, because it costs some of the load (SECURITY.md)."""
 
 T = TypeVar("T")
 
