@@ -70,7 +70,7 @@ WORDS = {
     "docs/results/decoding.md": 1410,
     "docs/results/demo.md": 750,
     "docs/results/gpu.md": 1310,
-    "docs/results/help.md": 1200,
+    "docs/results/help.md": 1220,
     "docs/results/training.md": 710,
     "docs/results/tvsub.md": 1210,
     "docs/scale.md": 1490,
@@ -78,7 +78,7 @@ WORDS = {
     "docs/students.md": 1480,
     "docs/training.md": 2950,
     "docs/translate.md": 2470,
-    "all": 34980,
+    "all": 35000,
 }
 """Words by page, and of all pages."""
 
