@@ -27,7 +27,7 @@ LINES = {
     "evaluation": 1530,
     "executors": 490,
     "experiments": 1850,
-    "formats": 5900,
+    "formats": 5950,
     "jobs": 550,
     "nn": 5560,
     "ops": 5670,

@@ -2,7 +2,7 @@
 
 CommonMark with tables, and besides: formulas (``$$``, ``\\begin{…}``), definition
 lists, containers (``:::``), admonitions and tabs (``!!!``, ``???``, ``===``), whose titles are text; alerts
-(``> [!NOTE]``), task lists, attribute lists (``{: .lead }``), tables of contents and includes.
+(``> [!NOTE]``), task lists, elements whose content is Markdown, attribute lists (``{: .lead }``), tables of contents and includes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,14 @@ _REGION = re.compile(
     r"|\{(?P<mark>%-?|\{[<%])[ \t]*(?P<name>highlight|comment|mermaid|math|katex|chart|plantuml|code[\w-]{0,40})"
     r"(?![\w-])[^{}\n]*\}"
 )
+_OPENED = re.compile(
+    r"<([a-z][a-z0-9]{0,20})(?=[ \t])[^<>]{0,400}[ \t]markdown[ \t]*=[ \t]*[\"']?(?:1|block|true)\b[^<>]{0,400}>[ \t]*",
+    re.I,
+)
+"""An element whose content is Markdown."""
+
+_TAG = re.compile(r"<(?P<end>/?)(?P<name>[a-z][a-z0-9]{0,20})\b", re.I)
+
 _GRID = re.compile(r"\+(?:[-=:]{2,400}\+){1,80}\s*")
 _DASHES = re.compile(r"[-]{2,400}(?:[ \t]{1,80}-{2,400}){1,80}\s*")
 ALERT = re.compile(r"(\[![\w|-]{1,40}\][+-]?)(?=\s|\Z)")
@@ -78,6 +86,7 @@ def parser() -> MarkdownIt:
     markdown.block.ruler.before("fence", "indented", _indented, alternatives)  # type: ignore[arg-type]
     markdown.block.ruler.before("fence", "region", _region, alternatives)  # type: ignore[arg-type]
     markdown.block.ruler.before("fence", "columns", _columns)  # type: ignore[arg-type]
+    markdown.block.ruler.before("html_block", "element", _element, alternatives)  # type: ignore[arg-type]
     markdown.core.ruler.disable(["inline"])
     return markdown
 
@@ -119,6 +128,47 @@ def _region(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
                 state.line = line + 1
             return True
     return False
+
+
+def _element(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
+    """Parse an element whose content is Markdown (``markdown="1"``), from the line of its tag to that of its end."""
+    start = state.bMarks[begin] + state.tShift[begin]
+    if state.is_code_block(begin) or not _OPENED.fullmatch(state.src, start, state.eMarks[begin]):
+        return False
+    if "closing" not in state.env:
+        state.env["closing"] = _closing_lines(state.src)
+    closing = state.env["closing"].get(begin, end)
+    if closing >= end:
+        return False
+    if silent:
+        return True
+    before = state.parentType, state.lineMax, state.blkIndent
+    state.push("html_block", "", 0).map = [begin, begin + 1]
+    state.lineMax = closing
+    state.blkIndent = min((state.sCount[i] for i in range(begin + 1, closing) if not state.isEmpty(i)), default=0)
+    state.level += 1  # the parser limits it
+    state.md.block.tokenize(state, begin + 1, closing)
+    state.level -= 1
+    state.parentType, state.lineMax, state.blkIndent = before
+    state.push("html_block", "", 0).map = [closing, closing + 1]
+    state.line = closing + 1
+    return True
+
+
+def _closing_lines(text: str) -> dict[int, int]:
+    """Return the line at whose start an element ends, by the line that it begins in."""
+    closing: dict[int, int] = {}
+    begun: dict[str, list[int]] = {}
+    for number, line in enumerate(text.split("\n")):
+        for tag in _TAG.finditer(line):
+            name = tag["name"].lower()
+            if not tag["end"]:
+                begun.setdefault(name, []).append(number)
+            elif begun.get(name):
+                first = begun[name].pop()
+                if not line[: tag.start()].strip() and first < number:
+                    closing[first] = number
+    return closing
 
 
 def _columns(state: StateBlock, begin: int, end: int, silent: bool) -> bool:

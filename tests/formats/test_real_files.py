@@ -97,6 +97,8 @@ CASES = [
     ("markdown", "Names in JavaScript or JS/[JSX](c) are long\n", ["Names in JavaScript or JS/JSX are long"], ["JS/[JSX](c)"]),
     ("markdown", "(**N**ew, **R**un one)\n", ["(New, Run one)"], ["(**NEW**, **RUN** ONE)"]),
     ("markdown", "---\ntitle: One 1.0.0, two-2 1.0.0\n---\n", ["One X1, two-2 X2"], ["title: ONE 1.0.0, TWO-2 1.0.0\n"]),
+    ("markdown", "<div markdown=1>\n* one\n* two\n\n<div>three</div>\n</div>\n<p markdown>\n* four\n</p>\n", ["one", "two", "three", "* four"], ["<div markdown=1>\n* ONE\n* TWO\n\n<div>THREE</div>\n</div>"]),
+    ("markdown", "<Div a=b markdown=\"block\">\n    # One\n    two\n</Div>\n\n<div markdown=1>\n* three\n", ["One", "two", "* three"], ["    # ONE\n    TWO\n</Div>"]),
     # layout
     ("subtitles", "1\n00:00:01,000 --> 00:00:02,000\nAnna: one\nBEN: two\n", ["Anna: one", "BEN: two"], []),
     ("subtitles", "".join(f"{i}\n00:00:0{i},000 --> 00:00:0{i},900\n{w} a\n\n" for i, w in enumerate(("One", "Two", "and", "Four"), 1)), ["One a", "Two a and a", "Four a"], []),
@@ -171,12 +173,13 @@ def test_titles_stay_yaml():
         ("markdown", "{" + "{" + "?" * 400 + "}" * 2 + " " * 3),
         ("markdown", "{" + "{????}" * 20_000 + "}"),
         ("markdown", "+--+\n" + "|a\n" * 50_000),
+        ("markdown", "<div markdown=1>\n\n" * 20_000),
         ("html", "{{/*" * 50_000 + "<option" + " " * 100_000),
         ("po", PO + 'msgid "a"\nmsgstr "' + "." * 100_000 + 'x"\n'),
         ("text", "a " + "\u0660" * 50_000 + " (a) " * 20_000),
         ("text", "x_%s_" * 20_000),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_hostile_text_takes_linear_time(form, text):
     begin = time.process_time()
