@@ -139,12 +139,12 @@ def run_terms(args: Terms) -> None:
     from fairseq_lasformer.text.documents import read_corpus, sides
 
     check_writable(args.out)
-    scores = find(
+    terms = find(
         read_corpus(*sides(args.prefix, args.source_lang, args.target_lang)).documents, args.least, args.random
     )
-    if not scores:
+    if not terms:
         raise InputError(
             f"{args.prefix}: no term occurs in {args.least} lines with a reliable translation; try a lower --least"
         )
-    atomic_write(args.out, "".join(f"{source}\t{target}\n" for source, target in scores))
-    print(f"{args.out}: {len(scores)} terms")
+    atomic_write(args.out, "".join(f"{source}\t{target}\n" for source, target in terms))
+    print(f"{args.out}: {len(terms)} terms")
