@@ -31,7 +31,7 @@ LINES = {
     "jobs": 550,
     "nn": 5560,
     "ops": 5670,
-    "plugin": 4760,
+    "plugin": 4690,
     "search": 2140,
     "tasks": 10,
     "text": 1020,
@@ -133,8 +133,9 @@ def makers() -> set[str]:
 def options() -> dict[str, int]:
     """Count the declared options."""
     ours, calls = makers(), list(fields())
-    described = [call for call in calls if called(call) == "field" and any(k.arg == "metadata" for k in call.keywords)]
-    return {"lasformer": sum(called(call) in ours for call in calls), "fairseq": len(described)}
+    described = sum(called(call) == "field" and any(k.arg == "metadata" for k in call.keywords) for call in calls)
+    fairseqs = described + sum(called(call) == "fairseq_option" for call in calls)
+    return {"lasformer": sum(called(call) in ours for call in calls), "fairseq": fairseqs}
 
 
 def words() -> dict[str, int]:

@@ -58,6 +58,11 @@ class Spec(NamedTuple):
     given: bool = False  # whether it is the names of the options that were given
 
 
+def fairseq_option(default: Any, help: str) -> Any:
+    """Return a field of one of fairseq's dataclasses, which makes a flag of it."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
 def option(default: Any = dataclasses.MISSING, help: str = "", **spec: Any) -> Any:
     """Return the field of an option; without a default, it is required. See :class:`Spec`.
 

@@ -1,8 +1,8 @@
 """Blocks of Markdown and its dialects: what markdown-it-py and its plugins find, and the lines that are no text.
 
-CommonMark with tables, and besides: formulas (``$$``, ``\\begin{…}``), definition
-lists, containers (``:::``), admonitions and tabs (``!!!``, ``???``, ``===``), whose titles are text; alerts
-(``> [!NOTE]``), task lists, elements whose content is Markdown, attribute lists (``{: .lead }``), tables of contents and includes.
+CommonMark with tables, and besides: formulas (``$$``, ``\\begin{…}``), definition lists, containers (``:::``),
+admonitions and tabs (``!!!``, ``???``, ``===``), whose titles are text; alerts (``> [!NOTE]``), task lists, elements
+whose content is Markdown, attribute lists (``{: .lead }``), tables of contents and includes.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ fairseq reads the dataclass's annotations at run time: no ``from __future__ impo
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from fairseq.tasks import FairseqTask
 from torch import Tensor
 
 from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.options import fairseq_option
 from fairseq_lasformer.base.records import Log, Sample
 from fairseq_lasformer.plugin.log_lines import (
     SELECTION,
@@ -34,16 +35,16 @@ from fairseq_lasformer.plugin.training.teacher import Teacher
 
 @dataclass
 class SelectionCriterionConfig(LabelSmoothedCrossEntropyCriterionConfig):
-    selection_weight: float = field(
-        default=0.01, metadata={"help": "weight of the selectors' supervision (alpha, eq 6); 0 trains without it"}
+    selection_weight: float = fairseq_option(
+        0.01, "weight of the selectors' supervision (alpha, eq 6); 0 trains without it"
     )
-    distil_from: str = field(
-        default="", metadata={"help": "checkpoint of a teacher with the same dictionaries; its predictions are learned"}
+    distil_from: str = fairseq_option(
+        "", "checkpoint of a teacher with the same dictionaries; its predictions are learned"
     )
-    distil_weight: float = field(
-        default=0.5, metadata={"help": "weight of the teacher's predictions; the rest is the weight of the reference"}
+    distil_weight: float = fairseq_option(
+        0.5, "weight of the teacher's predictions; the rest is the weight of the reference"
     )
-    distil_top: int = field(default=16, metadata={"help": "number of the teacher's most likely words that are learned"})
+    distil_top: int = fairseq_option(16, "number of the teacher's most likely words that are learned")
 
 
 @register_criterion("label_smoothed_cross_entropy_with_selection", dataclass=SelectionCriterionConfig)
