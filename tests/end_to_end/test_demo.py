@@ -24,3 +24,8 @@ def test_the_demo_replaces_nothing_unasked_and_nothing_of_others(tmp_path):
     assert done.returncode == 1 and "--overwrite" in done.stderr and (out / "report.json").exists()
     demo(*other, "--overwrite")
     assert (out / "notes.txt").read_text() == "mine" and (out / "report.json").exists()
+    done = demo("--out", tmp_path / "no", "--systems", "sentence,dence", check=False)
+    assert done.stderr.splitlines()[-1].startswith(
+        "error: --systems sentence,dence: no system dence; there are lasformer, "
+    )
+    assert not (tmp_path / "no").exists()

@@ -78,6 +78,16 @@ def test_both_ways_to_prepare_a_corpus_agree(experiment, tmp_path, monkeypatch):
         paper.run_row(experiment, "lasformer", RowOptions(size=200, workers=1))
 
 
+@pytest.mark.parametrize("experiment", ["demo", "zh-en", "ted_de-en", "systems"])
+def test_what_is_no_row_of_the_table_is_refused(experiment, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=f"^{experiment}: there is no row of that name in configs/"):
+        paper.run_row(experiment, "lasformer", RowOptions())
+    with pytest.raises(InputError, match="^lasformer_define: ted_en-de has lasformer, transformer, lasformer_fast, "):
+        paper.run_row("ted_en-de", "lasformer_define", RowOptions())
+    assert not list(tmp_path.iterdir())
+
+
 def _finished(raw: Path, corpus: str, languages: list[str]) -> None:
     """Write a small corpus in place of a public one."""
     for split, n in (("train", 30), ("dev", 3), ("test", 4)):
