@@ -101,6 +101,7 @@ setup(
             "httpx>=0.28",
             "hypothesis>=6.120",
             "mkdocs-material>=9.6",
+            "pymdown-extensions<13",  # of mkdocs-material; 13 is not for Python 3.11.2, that of Debian 12
             "mypy>=1.14",
             "pytest>=8.3",
             "ctranslate2>=4.5",  # a peer of benchmarks

@@ -1,4 +1,4 @@
-"""The model in ``data/models``: small, as its MODEL.md says, and it translates what it should, to the letter."""
+"""The models in ``data/models``: small, as their MODEL.md say, and they translate what they should, to the letter."""
 
 from __future__ import annotations
 
@@ -16,35 +16,46 @@ from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.formats import read
 from fairseq_lasformer.ops import cpu
 
+MODELS = ROOT / "data/models"
 NAME = "help_en-de"
-FOLDER = ROOT / "data/models" / NAME
+FOLDER = MODELS / NAME
+NAMES = (NAME, "help_en-fr")
 
+# the source, and its translation by each model
 LINES = [line.split("\t") for line in (ROOT / "tests/end_to_end/model_to_try.tsv").read_text().splitlines()]
 
 
-def test_it_is_small_and_described():
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 10_000_000
-    about = (FOLDER / "MODEL.md").read_text(encoding="utf-8")
-    assert file_hash(FOLDER / "model.pt") in about and "MPL-2.0" in about
-    for command in ("lasformer corpus libreoffice-help", "lasformer run examples/help.yaml", "lasformer pack"):
+def test_no_model_goes_untested():
+    assert sorted(path.name for path in MODELS.iterdir()) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_small_and_described(name):
+    folder = MODELS / name
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 10_000_000
+    about = (folder / "MODEL.md").read_text(encoding="utf-8")
+    assert file_hash(folder / "model.pt") in about and "MPL-2.0" in about
+    for command in ("lasformer corpus libreoffice-help", "lasformer run ", "examples/help.yaml", "lasformer pack"):
         assert command in about
 
 
-def translated() -> list[str]:
-    model = load_model(NAME, device="cpu", reproducible=True)
-    (found,) = model.translate_documents(["\n".join(source for source, _ in LINES)])
-    return found.split("\n")
+def translated(name: str) -> list[str]:
+    model = load_model(name, device="cpu", reproducible=True)
+    (document,) = model.translate_documents(["\n".join(source for source, *_ in LINES)])
+    return document.split("\n")
 
 
-def test_it_translates_a_document_to_the_letter():
-    assert translated() == [target for _, target in LINES]
+@pytest.mark.parametrize("name", NAMES)
+def test_it_translates_a_document_to_the_letter(name):
+    assert translated(name) == [line[1 + NAMES.index(name)] for line in LINES]
 
 
 @pytest.mark.command  # plain instructions take 10 seconds on CI
-def test_it_translates_a_document_to_the_letter_on_plain_instructions():
+@pytest.mark.parametrize("name", NAMES)
+def test_it_translates_a_document_to_the_letter_on_plain_instructions(name):
     cpu.use_instructions("plain")
     try:
-        assert translated() == [target for _, target in LINES]
+        assert translated(name) == [line[1 + NAMES.index(name)] for line in LINES]
     finally:
         cpu.use_instructions()
 
@@ -70,10 +81,11 @@ def test_a_page_is_translated_by_one_command(tmp_path):
     assert "Printing Labels" in shown and "looked at line" in shown
 
 
-def test_its_card_has_the_hash_of_every_file():
-    card = json.loads((FOLDER / "model.json").read_text(encoding="utf-8"))
-    paths = [path for path in FOLDER.iterdir() if path.name != "model.json"]
+@pytest.mark.parametrize("name", NAMES)
+def test_its_card_has_the_hash_of_every_file(name):
+    card = json.loads((MODELS / name / "model.json").read_text(encoding="utf-8"))
+    paths = [path for path in (MODELS / name).iterdir() if path.name != "model.json"]
     files = {path.name: (path.stat().st_size, file_hash(path)) for path in paths}
     assert {file["name"]: (file["size"], file["sha256"]) for file in card["files"]} == files
-    assert (card["source"], card["target"], card["licence"]) == ("en", "de", "MPL-2.0")
+    assert (card["name"], f"help_{card['source']}-{card['target']}", card["licence"]) == (name, name, "MPL-2.0")
     assert card["measured"]["tokens_per_second"] > 0 and card["measured"]["memory_mib"] > 0
