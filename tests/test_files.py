@@ -4,15 +4,42 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import json
 import os
 import subprocess
+import tarfile
 
 import pytest
 from helpers import run, write_corpus
 
 from fairseq_lasformer.base import files
 from fairseq_lasformer.base.errors import InputError
+
+
+def test_only_regular_files_of_an_archive_are_unpacked_and_none_outside(tmp_path):
+    out = tmp_path / "in" / "out"
+    out.mkdir(parents=True)
+    kinds = {"a/b": tarfile.REGTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "pipe": tarfile.FIFOTYPE}
+    with tarfile.open(fileobj=(packed := io.BytesIO()), mode="w") as archive:
+        for name, kind in {**kinds, "link/x": tarfile.REGTYPE, "../c": tarfile.REGTYPE}.items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.mode = kind, "../../" if name == "link" else "a/b", 0o4777
+            member.size = 4 if kind == tarfile.REGTYPE else 0
+            archive.addfile(member, io.BytesIO(b"text"[: member.size]))
+    packed.seek(0)
+    with tarfile.open(fileobj=packed) as archive:
+        *inside, outside = archive
+        for member in inside:
+            files.unpack(archive, member, out)
+        with pytest.raises(tarfile.ExtractError, match="'../c' leads out of it"):
+            files.unpack(archive, outside, out)
+        outside.name = str(tmp_path / "d")
+        with pytest.raises(tarfile.ExtractError, match="leads out of it"):
+            files.unpack(archive, outside, out)
+    written = {str(path.relative_to(tmp_path)): path for path in tmp_path.rglob("*") if not path.is_dir()}
+    assert sorted(written) == ["in/out/a/b", "in/out/link/x"] and written["in/out/a/b"].read_text() == "text"
+    assert not written["in/out/a/b"].stat().st_mode & 0o4111
 
 
 def test_a_device_is_written_to_and_a_link_is_followed(tmp_path):

@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 import sysconfig
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
@@ -313,6 +314,21 @@ def hold(file: Path, what: str, patience: float = 0.0) -> int:
         os.ftruncate(handle, 0)
         os.write(handle, f"{os.getpid()}\n".encode())
     return handle
+
+
+def unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """Write a regular file of an archive into a folder; links and devices are left out (Python 3.11.2 has no filters).
+
+    Raises:
+        ExtractError: its name leads out of the folder.
+    """
+    place = folder / member.name
+    if not place.resolve().is_relative_to(folder.resolve()):
+        raise tarfile.ExtractError(f"{member.name!r} leads out of it")
+    if (content := archive.extractfile(member) if member.isfile() else None) is not None:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with content, open(place, "wb") as file:
+            shutil.copyfileobj(content, file)
 
 
 def shared(name: str) -> Path:

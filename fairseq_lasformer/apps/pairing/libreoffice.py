@@ -14,6 +14,7 @@ from typing import IO
 
 from fairseq_lasformer.apps.pairing.align import align
 from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.base.files import unpack
 from fairseq_lasformer.base.resume import Progress, key_of
 
 NAME = "libreoffice-help"
@@ -83,7 +84,7 @@ def _pages(package: Path, folder: Path) -> Path:
                 if size > LARGEST:
                     raise InputError(f"{package}: would unpack to more than {LARGEST:,} bytes; not unpacked")
                 if member.isfile() and member.name.removeprefix("./").startswith(PAGES):
-                    archive.extract(member, folder, filter="data")
+                    unpack(archive, member, folder)
     except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as e:
         raise InputError(f"{package}: damaged ({e}); remove it and try again") from e
     texts = [text for text in sorted((folder / PAGES).glob("*/text")) if any(text.iterdir())]

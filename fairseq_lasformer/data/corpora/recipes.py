@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fairseq_lasformer.base.download import RemoteFile, fetch
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.base.files import atomic_write
+from fairseq_lasformer.base.files import atomic_write, unpack
 from fairseq_lasformer.base.resume import Progress, key_of
 from fairseq_lasformer.base.terminal import progress_bar
 from fairseq_lasformer.data.corpora.formats import marked, opus, pair, segments, talks, without_empty
@@ -74,7 +74,8 @@ def _unpacked(archive: Path, folder: Path) -> Path:
             else:
                 with tarfile.open(archive) as t:
                     _check_size(archive, sum(member.size for member in t))
-                    t.extractall(out, filter="data")
+                    for member in t:
+                        unpack(t, member, out)
         except (zipfile.BadZipFile, zlib.error, tarfile.TarError, EOFError, OSError) as e:
             raise InputError(f"{archive}: damaged ({e}); remove it and try again") from e
         progress.begin()
