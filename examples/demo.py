@@ -4,10 +4,9 @@ Lasformer, one table.
 
     make demo        or        python examples/demo.py [--out runs/demo] [--documents 2000] [override ...]
 
-``--systems lasformer,lasformer_moe`` trains other systems (those of configs/systems.yaml). A
-killed run resumes where it stopped; a finished one prints its table again. Overrides (``optimization.max_update=50``)
-apply to all trainings. A demo with other settings, or of another version of the code, is replaced only with
-``--overwrite``.
+``--systems lasformer,lasformer_moe`` trains other systems (those of configs/systems.yaml). A killed run resumes where
+it stopped; a finished one prints its table again. Overrides (``optimization.max_update=50``) apply to all trainings. A
+demo with other settings, or of another version of the code, is replaced only with ``--overwrite``.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from fairseq_lasformer.evaluation import breakdown  # noqa: E402
 from fairseq_lasformer.evaluation.probe import DISTANCES, accuracy, judge, read_probes  # noqa: E402
 from fairseq_lasformer.evaluation.scores import compare, score  # noqa: E402
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment  # noqa: E402
-from fairseq_lasformer.experiments.training import systems  # noqa: E402
+from fairseq_lasformer.experiments.training import systems_of  # noqa: E402
 from fairseq_lasformer.text.documents import read_documents  # noqa: E402
 from fairseq_lasformer.text.hypotheses import read_hypotheses  # noqa: E402
 
@@ -59,7 +58,7 @@ def clear(folder: Path) -> None:
     """Remove the files of a demo and leave all others."""
     folder.mkdir(parents=True, exist_ok=True)
     names = ["progress.jsonl", "progress.json", "stages.json", "key", "report.json", "raw", "data", "hydra", "text"]
-    names += [f"{system}{end}" for system in systems(CONFIG) for end in ("", ".log", ".de", ".de.parts")]
+    names += [f"{system}{end}" for system in systems_of(CONFIG) for end in ("", ".log", ".de", ".de.parts")]
     for path in (folder / name for name in names):
         if path.is_dir():
             remove_folder(path)
@@ -115,7 +114,7 @@ def experiment(system: str, out: Path, overrides: Sequence[str]) -> Experiment:
     """Return the experiment of one system; its log is OUT/<system>.log, its translation OUT/<system>.de."""
     return Experiment(
         name=system,
-        training=ConfiguredTraining(CONFIG, (*systems(CONFIG)[system], *overrides), out / "hydra"),
+        training=ConfiguredTraining(CONFIG, (*systems_of(CONFIG)[system], *overrides), out / "hydra"),
         data=out / "data" / data_of(system),
         folder=out / system,
         generation=TRANSLATE,
@@ -215,10 +214,10 @@ def main() -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a demo with other settings in this folder")
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_intermixed_args()
-    out, chosen = args.out.resolve(), args.systems.split(",")
+    out, chosen, known = args.out.resolve(), args.systems.split(","), systems_of(CONFIG)
     try:
         for system in chosen:
-            if system not in (known := systems(CONFIG)):
+            if system not in known:
                 raise InputError(f"--systems {args.systems}: no system {system}; there are {', '.join(known)}")
         out.mkdir(parents=True, exist_ok=True)
         hold(out / ".lock", "a demo")

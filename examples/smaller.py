@@ -32,7 +32,7 @@ from fairseq_lasformer.checkpoints.loading import load
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining
 from fairseq_lasformer.experiments.settings import TrainOptions
 from fairseq_lasformer.experiments.train import train_own
-from fairseq_lasformer.experiments.training import systems
+from fairseq_lasformer.experiments.training import systems_of
 
 TRAINED = {
     "whole": (),
@@ -76,7 +76,7 @@ def make(name: str, out: Path, updates: int, overrides: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     progress = Progress(folder, key_of("compression", updates, overrides))
     progress.open(f"{folder}: belongs to a different run; choose another folder with --out")
-    data, deep = out / "data" / "mixture", systems(demo.CONFIG)["lasformer_deep"]
+    data, deep = out / "data" / "mixture", systems_of(demo.CONFIG)["lasformer_deep"]
     training = ConfiguredTraining(demo.CONFIG, (*deep, *TRAINED[name], *overrides), folder / "hydra")
     run = demo.experiment("lasformer_deep", folder, ())
     run = type(run)(**{**vars(run), "name": name, "training": training, "data": data})

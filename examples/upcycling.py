@@ -4,8 +4,8 @@
     python examples/upcycling.py [--out runs/upcycling] [--seeds 1,2,3] [--budget 0.01] [override ...]
 
 For each seed it trains a dense document model, a sentence model and, for comparison, a Lasformer from scratch
-(configs/systems.yaml). It upcycles the first two into models that select (lasformer upcycle),
-translates the test documents with all five, and prints a table. A killed run resumes where it stopped. Overrides
+(configs/systems.yaml). It upcycles the first two into models that select (lasformer upcycle), translates the test
+documents with all five, and prints a table. A killed run resumes where it stopped. Overrides
 (``optimization.max_update=50``) apply to the three trainings from scratch.
 """
 

@@ -78,7 +78,7 @@ WORDS = {
     "docs/students.md": 1480,
     "docs/training.md": 2950,
     "docs/translate.md": 2470,
-    "all": 34990,
+    "all": 35000,
 }
 """Words by page, and of all pages."""
 

@@ -12,7 +12,7 @@ from helpers import ROOT
 from omegaconf import OmegaConf
 
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.experiments.training import composed, systems, train
+from fairseq_lasformer.experiments.training import composed, systems_of, train
 from fairseq_lasformer.plugin.config import PRESETS, LasformerConfig, module_config
 from fairseq_lasformer.plugin.options import CompactOptions, LengthOptions, MoeOptions, SelectionOptions, StudentOptions
 from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
@@ -21,7 +21,7 @@ from fairseq_lasformer.plugin.task_config import DocumentTranslationConfig
 EXPECTED = [json.loads(line) for line in (ROOT / "tests/configurations.jsonl").read_text().splitlines()]
 REFERENCE = ROOT / "configs/reference.yaml"
 LEAVES = sorted(set((ROOT / "configs").glob("*.yaml")) - {REFERENCE, ROOT / "configs/systems.yaml"})
-ROWS = [(path, system) for path in LEAVES for system in systems(path)]
+ROWS = [(path, system) for path in LEAVES for system in systems_of(path)]
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -34,7 +34,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 @pytest.mark.parametrize("expected", EXPECTED, ids=lambda e: f"{e['config']} {e['system']}")
 def test_a_system_trains_with_what_is_written_down(expected):
     config, system = ROOT / f"configs/{expected['config']}.yaml", expected["system"]
-    values = flat(OmegaConf.to_container(composed(config, systems(config)[system]), resolve=False))
+    values = flat(OmegaConf.to_container(composed(config, systems_of(config)[system]), resolve=False))
     if system != "lasformer":  # whoever starts it says where it is saved
         values.pop("checkpoint.save_dir")
     assert {"config": config.stem, "system": system} | values == expected
@@ -42,25 +42,25 @@ def test_a_system_trains_with_what_is_written_down(expected):
 
 def test_no_system_goes_unchecked():
     known = {(e["config"], e["system"]) for e in EXPECTED}
-    of_ted = systems(ROOT / "configs/ted_en-de.yaml")
+    of_ted = systems_of(ROOT / "configs/ted_en-de.yaml")
     for path, system in ROWS:  # the rows of the paper's other corpora are those of TED
-        assert (path.stem, system) in known or systems(path)[system] == of_ted[system]
+        assert (path.stem, system) in known or systems_of(path)[system] == of_ted[system]
 
 
 def test_systems_that_are_no_lists_of_overrides_are_refused(tmp_path):
     config = tmp_path / "mine.yaml"
-    assert systems(config) == {"lasformer": ()}  # a configuration in a folder of its own
+    assert systems_of(config) == {"lasformer": ()}  # a configuration in a folder of its own
     for text, message in (("mine: [a]", "mine: expected names"), ("mine: {a: {b: c}}", "mine.a: expected a list")):
         (tmp_path / "systems.yaml").write_text(text)
         with pytest.raises(InputError, match=f"systems.yaml: {message}"):
-            systems(config)
+            systems_of(config)
     (tmp_path / "systems.yaml").write_text("mine: {dense: [++model.select_modules=none]}\nother: {a: []}")
-    assert systems(config) == {"lasformer": (), "dense": ("++model.select_modules=none",)}
+    assert systems_of(config) == {"lasformer": (), "dense": ("++model.select_modules=none",)}
 
 
 @pytest.mark.parametrize("path, system", ROWS, ids=lambda p: getattr(p, "stem", p))
 def test_configurations_hold_options_that_exist(path, system):
-    cfg = composed(path, systems(path)[system])
+    cfg = composed(path, systems_of(path)[system])
     options = OmegaConf.create({k: v for k, v in cfg.model.items() if k != "_name"})
     module_config(OmegaConf.merge(OmegaConf.structured(LasformerConfig), options))
     OmegaConf.merge(
@@ -120,6 +120,6 @@ def test_the_papers_rows_use_the_papers_method_and_the_fast_ones_this_projects()
     config = ROOT / "configs/ted_en-de.yaml"
     literal = composed(config).model
     assert (literal.select_gradient, literal.supervise_rows) == ("straight-through", "all")
-    fast = composed(config, systems(config)["lasformer_fast"]).model
+    fast = composed(config, systems_of(config)["lasformer_fast"]).model
     default = LasformerConfig()
     assert (fast.select_gradient, fast.supervise_rows) == (str(default.select_gradient), default.supervise_rows)

@@ -67,7 +67,8 @@ def test_a_gpu_kernel(tmp_path, monkeypatch):
 def test_an_option(module):
     from fairseq.dataclass.utils import gen_parser_from_dataclass
 
-    head = "from dataclasses import dataclass\nfrom fairseq_lasformer.plugin.options import *\n"
+    names = "SelectionOptions, fairseq_option"  # those that the file has
+    head = f"from dataclasses import dataclass\nfrom fairseq_lasformer.plugin.options import {names}\n"
     body = recipe("plugin/options.py, in class SelectionOptions")
     written = module("contributed_option", f"{head}\n\n@dataclass\nclass Longer(SelectionOptions):\n{body}")
     parser = ArgumentParser()

@@ -32,14 +32,14 @@ def fetch(source: RemoteFile, folder: Path, trust: bool = False) -> Path:
     Args:
         trust: accept a file whose checksum is unknown.
     """
-    path, digest = folder / source.name, folder / f"{source.name}.sha256"
+    path, hash_file = folder / source.name, folder / f"{source.name}.sha256"
     if path.is_dir():
         raise InputError(f"{path}: is a folder; expected the file {source.name}")
-    expected = source.checksum or _kept_hash(digest)
+    expected = source.checksum or _kept_hash(hash_file)
     if path.exists():
         if not expected and not trust:
             return path  # placed there by hand
-        return _checked(path, path, expected, digest)
+        return _checked(path, path, expected, hash_file)
     if not expected and not trust:
         raise InputError(
             f"{path}: not found, and no checksum is published for {source.url}; put the file there, or add "
@@ -49,7 +49,7 @@ def fetch(source: RemoteFile, folder: Path, trust: bool = False) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{source.name}.part"
     _download(source, part, bool(expected))
-    return _checked(part, path, expected, digest)
+    return _checked(part, path, expected, hash_file)
 
 
 def _kept_hash(file: Path) -> str:
@@ -62,7 +62,7 @@ def _kept_hash(file: Path) -> str:
     return words[0]
 
 
-def _checked(have: Path, path: Path, expected: str, digest: Path) -> Path:
+def _checked(have: Path, path: Path, expected: str, hash_file: Path) -> Path:
     kind = "md5" if len(expected) == 32 else "sha256"
     actual = file_hash(have, kind)
     if expected and actual != expected:
@@ -72,7 +72,7 @@ def _checked(have: Path, path: Path, expected: str, digest: Path) -> Path:
         raise InputError(f"{have}: its {kind} is {actual}, expected {expected}; remove it and try again")
     if not expected:
         _check_kind(have, path.name)
-        atomic_write(digest, f"{actual}  {path.name}\n")
+        atomic_write(hash_file, f"{actual}  {path.name}\n")
         print(f"{path}: SHA-256 {actual}, kept for later runs")
     if have != path:
         os.replace(have, path)

@@ -41,8 +41,8 @@ def cache() -> Path:
 def local_path(model: str | Path) -> Path:
     """Return the place of a model: a path as it is, or the folder of a model that comes with the clone, by its name."""
     place = Path(model)
-    if not place.exists() and len(place.parts) == 1 and (held := shared("data/models") / place).is_dir():
-        return held
+    if not place.exists() and len(place.parts) == 1 and (folder := shared("data/models") / place).is_dir():
+        return folder
     return place
 
 

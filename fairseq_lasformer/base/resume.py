@@ -84,8 +84,8 @@ class Progress:
 
     def __init__(self, folder: Path, key: str) -> None:
         self.folder, self.key = folder, key
-        self.ledger, held, stages, bound = self._held()
-        self.exists, self.matches = held is not None, held == key
+        self.ledger, known, stages, bound = self._held()
+        self.exists, self.matches = known is not None, known == key
         self._stages, self._bound = (stages, bound) if self.matches else ({}, {})
 
     def _held(self) -> tuple[Ledger, str | None, dict[str, tuple[float, str]], dict[str, str]]:

@@ -16,7 +16,7 @@ from fairseq_lasformer.evaluation.scores import table
 from fairseq_lasformer.experiments.pipeline import ConfiguredTraining, Experiment
 from fairseq_lasformer.experiments.run_config import RunConfig, run_from_config
 from fairseq_lasformer.experiments.settings import PRECISIONS, RowOptions
-from fairseq_lasformer.experiments.training import read_config, systems
+from fairseq_lasformer.experiments.training import read_config, systems_of
 from fairseq_lasformer.text.documents import read_documents
 
 CORPUS_OF = {"help": "libreoffice-help"}
@@ -71,7 +71,7 @@ def run_row(experiment: str, system: str, options: RowOptions) -> tuple[str, Sco
     corpus, pair = [*experiment.split("_"), ""][:2]
     if not config.is_file() or corpus not in CORPORA:
         raise InputError(f"{experiment}: there is no row of that name in configs/")
-    if system not in (known := systems(config)):
+    if system not in (known := systems_of(config)):
         raise InputError(f"{system}: {experiment} has {', '.join(known)} (configs/systems.yaml)")
     if options.precision not in PRECISIONS:
         raise InputError(f"--precision {options.precision}: expected one of {', '.join(PRECISIONS)}")

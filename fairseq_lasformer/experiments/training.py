@@ -47,7 +47,7 @@ def composed(path: Path, overrides: Sequence[str] = ()) -> DictConfig:
         return compose(path.stem, overrides=list(overrides))
 
 
-def systems(config: Path) -> dict[str, tuple[str, ...]]:
+def systems_of(config: Path) -> dict[str, tuple[str, ...]]:
     """Return the systems of a configuration, each with the Hydra overrides by which it differs from ``lasformer``."""
     path = config.with_name("systems.yaml")
     others = read_yaml(path).get(config.stem, {}) if path.is_file() else {}

@@ -221,16 +221,16 @@ def _read(data: bytes, form: str, encoding: str | None, finishing: Finishing, la
             return data
         finish = chosen.finish or (lambda old, new, *_: new)
         if finishing.bilingual:
-            both = bilingual.both(form, parsed, segments, target, lambda a, b: finish(a, b, finishing, languages))
+            text = bilingual.both(form, parsed, segments, target, lambda a, b: finish(a, b, finishing, languages))
         else:
-            both = finish(decoded.text, parsed.render(segments), finishing, languages)
+            text = finish(decoded.text, parsed.render(segments), finishing, languages)
         now = written
         if chosen.redeclare is not None:
-            if wanted is None and not now.can_encode(both):
+            if wanted is None and not now.can_encode(text):
                 now = now._replace(encoding="utf-8", mark=b"")
             if said is None or not same_encoding(said, now.encoding):
-                both = chosen.redeclare(both, now.encoding.upper().replace("_", "-"))
-        return now.encode(both, chosen.errors)
+                text = chosen.redeclare(text, now.encoding.upper().replace("_", "-"))
+        return now.encode(text, chosen.errors)
 
     def left_out(translated: bytes) -> int:
         return chosen.left_out(decoded.text, decode(translated).text) if chosen.left_out and parsed.blocks else 0
@@ -255,8 +255,8 @@ def _of_archive(data: bytes, archive: Archive, form: str, beside: Languages | No
             return data
         texts, start = [], 0
         for parsed, count in zip(archive.parsed, counts):
-            of_block = segments[start : start + count]
-            texts.append(bilingual.both(form, parsed, of_block, beside) if beside else parsed.render(of_block))
+            of_part = segments[start : start + count]
+            texts.append(bilingual.both(form, parsed, of_part, beside) if beside else parsed.render(of_part))
             start += count
         return archive.write(tuple(texts))
 

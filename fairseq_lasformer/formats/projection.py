@@ -92,22 +92,22 @@ def _joined(segments: Sequence[str], breaks: Sequence[bool]) -> tuple[str, list[
     return joined, starts
 
 
-def _finer(text: str, units_of: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
+def _finer(text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[int]]:
     """Divide units at the marks within them, as in ``a-b``; return the parts, and the unit of each."""
-    parts = [((a + m.start(), a + m.end()), i) for i, (a, b) in enumerate(units_of) for m in _PART.finditer(text[a:b])]
+    parts = [((a + m.start(), a + m.end()), i) for i, (a, b) in enumerate(spans) for m in _PART.finditer(text[a:b])]
     return [place for place, _ in parts], [i for _, i in parts]
 
 
 def _source_units(
-    segments: Sequence[str], joined: str, starts: Sequence[int], units_of: Sequence[tuple[int, int]], total: int
+    segments: Sequence[str], joined: str, starts: Sequence[int], spans: Sequence[tuple[int, int]], total: int
 ) -> tuple[list[int], list[float]]:
     """Return each segment's number of source units, by where they begin, and its end, from 0 to 1."""
     lead = len(joined) - len(joined.lstrip())
     counts: list[int] = [0] * len(segments)
-    for a, b in units_of:
+    for a, b in spans:
         middle = (a + b - 1) / 2
         counts[max(i for i, start in enumerate(starts) if start <= max(middle, lead))] += 1
-    known = len(units_of)
+    known = len(spans)
     if not known:
         counts[-1] = total
     elif known != total:  # the sentence was cleaned: its units are not quite those of the block

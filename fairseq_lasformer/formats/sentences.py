@@ -78,7 +78,7 @@ def sentences(block: Block, split: Splitter) -> list[Sentence]:
     shown = visible(text)  # soft hyphens and direction marks end no sentence
     read = text if shown is None else "".join([text[i] for i in shown])
     filled = PLACEHOLDER in block.fills
-    spans = []
+    cut = []
     for begin, stop in _by_separators(read, split):
         start, end = (begin, stop) if shown is None else (shown[begin], shown[stop - 1] + 1)
         raw = text[start:end]
@@ -91,8 +91,8 @@ def sentences(block: Block, split: Splitter) -> list[Sentence]:
             if owner:
                 a, b = owner[start], owner[end - 1]  # neither is a space
                 first, last = a if a >= 0 else -a - 1, b if b >= 0 else -b
-            spans.append(Sentence(start, end, clean, (first, last), bool(_CONTROL.search(raw))))
-    return spans
+            cut.append(Sentence(start, end, clean, (first, last), bool(_CONTROL.search(raw))))
+    return cut
 
 
 def _by_separators(text: str, split: Splitter) -> list[tuple[int, int]]:

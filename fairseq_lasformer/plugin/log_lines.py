@@ -85,11 +85,11 @@ def by_selector(sums: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 def log_selection(logging_outputs: list[Log]) -> None:
     """Log the selectors' kappa, mass and recall@k, individually and averaged, and the summed KL in bits."""
-    held = [o[SELECTION] for o in logging_outputs if SELECTION in o]
-    if not held:
+    logged = [o[SELECTION] for o in logging_outputs if SELECTION in o]
+    if not logged:
         return
     sample_size = sum(log["sample_size"] for log in logging_outputs)
-    rows = dict(by_selector(torch.stack([t.cpu() for t in held]).sum(0)))
+    rows = dict(by_selector(torch.stack([t.cpu() for t in logged]).sum(0)))
     supervised = any(float(row[COLUMNS.index("queries")]) > 0 for row in rows.values())
     total_kl, means = 0.0, dict[str, float]()
     for name, row in rows.items():
@@ -124,10 +124,10 @@ def joined(stats: Mapping[str, Any], statistic: str) -> str:
 
 def log_distillation(logging_outputs: list[Log]) -> None:
     """Log the cross-entropy with the teacher's most likely words, in bits per token."""
-    held = [log for log in logging_outputs if "distil_loss" in log]
-    if held:
-        n_tokens = sum(log["ntokens"] for log in held)
-        loss = sum(log["distil_loss"] for log in held)
+    logged = [log for log in logging_outputs if "distil_loss" in log]
+    if logged:
+        n_tokens = sum(log["ntokens"] for log in logged)
+        loss = sum(log["distil_loss"] for log in logged)
         metrics.log_scalar("distil_loss", loss / n_tokens / math.log(2), n_tokens, round=3)
 
 

@@ -66,9 +66,9 @@ class Matcher:
         for word in rarest:
             if len(scores) >= ENOUGH:
                 break
-            held = self.store.holding([word])
-            weights[word] = math.log(1 + self.size / max(1, self.frequent.get(word, 0), len(held)))
-            for number in held:
+            ids = self.store.holding([word])
+            weights[word] = math.log(1 + self.size / max(1, self.frequent.get(word, 0), len(ids)))
+            for number in ids:
                 scores[number] += weights[word]
         if len(scores) < ENOUGH and len(common := [word for word in rarest if word in self.frequent]) > 1:
             for number in self.store.holding(common[:3]):  # the lists of single frequent words are cut

@@ -101,10 +101,10 @@ class MemoryStore:
                     raise InputError(f"{path}: name the languages of a new memory")
                 self._create(languages)
             self._check()
-            held = dict(self._rows("SELECT name, value FROM settings"))
-            if not {"source", "target"} <= held.keys():
+            settings = dict(self._rows("SELECT name, value FROM settings"))
+            if not {"source", "target"} <= settings.keys():
                 raise InputError(f"{path}: damaged; it does not name its languages")
-            self.languages = str(held["source"]), str(held["target"])
+            self.languages = str(settings["source"]), str(settings["target"])
             if writable:
                 self._rows("PRAGMA synchronous = NORMAL")
                 self._rows("PRAGMA journal_mode = WAL")

@@ -59,18 +59,18 @@ class Done:
         self.names = {*self.ledger.values}
 
     def _held(self, key: str, target: Path) -> list[Any] | None:
-        held = self.ledger.values.get(_name(target))
-        return held[1:] if held and held[0] == key else None
+        entry = self.ledger.values.get(_name(target))
+        return entry[1:] if entry and entry[0] == key else None
 
     def has(self, key: str, target: Path) -> bool:
         return target.is_file() and self._held(key, target) is not None
 
     def facts(self, key: str, target: Path) -> Facts:
         """Return the counts of a finished file's lines; zero if they were not kept."""
-        held = [count for count in self._held(key, target) or () if type(count) is not str]
-        if len(held) > len(Facts._fields) or not all(type(count) in (int, float) for count in held):
+        counts = [count for count in self._held(key, target) or () if type(count) is not str]
+        if len(counts) > len(Facts._fields) or not all(type(count) in (int, float) for count in counts):
             return Facts()
-        return Facts(*held)
+        return Facts(*counts)
 
     def check(self, source: Path, target: Path, overwrite: bool) -> None:
         """Refuse to write over anything but an earlier translation of this file.

@@ -55,13 +55,13 @@ def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) 
     if any(".selector." in name for name in state["model"]):
         raise InputError(f"{checkpoint}: has selectors already; continue with lasformer train --finetune-from-model")
     cfg = dict(state["cfg"])
-    told: list[str] = []
+    notes: list[str] = []
     settings = DataConfig.load(data)
     longest = max(settings.limit, *(n for info in _splits(data) for n in info.longest))
     task = _task(cfg["task"], data, settings, longest)
     weights = dict(state["model"])
     if not _same_words(state, _dictionaries(task)):
-        told += _other_words(checkpoint, cfg["task"], weights, task, settings, options.words)
+        notes += _other_words(checkpoint, cfg["task"], weights, task, settings, options.words)
     model_options = options_of(cfg["model"])
     if str(model_options.get("select_modules", "")) != "none":
         raise InputError(f"{checkpoint}: attends by {model_options.get('select_pattern')}, not to all keys")
@@ -71,7 +71,7 @@ def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) 
             model_options[name] = longest
             learned = model_options.get(f"{side}_learned_pos")
             how = "the learned positions are stretched" if learned else "sinusoidal positions extend by themselves"
-            told.append(f"{side}: {before} positions become {longest}; {how}")
+            notes.append(f"{side}: {before} positions become {longest}; {how}")
     torch.manual_seed(1)
     dense = _built(model_options, task, weights, checkpoint)
     chosen, model = model_options, dense
@@ -80,7 +80,7 @@ def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) 
         chosen["select_groups"] = options.groups
         if not options.groups:
             chosen["select_groups"], line = _groups(dense, task, options)
-            told.append(line)
+            notes.append(line)
         model = _built(chosen, task, dense.state_dict(), checkpoint)
     cfg["model"] = chosen | {"_name": "lasformer", "arch": "lasformer"}
     limits = {"max_source_positions": longest, "max_target_positions": longest}
@@ -89,7 +89,7 @@ def write_start(checkpoint: Path, data: Path, out: Path, options: StartOptions) 
     state |= {"cfg": cfg, "args": None, "model": model.state_dict(), "last_optimizer_state": None, "extra_state": {}}
     state["task_state"] = {DICTIONARIES: hashes(_dictionaries(task))}
     save(state, out)
-    return "\n".join(told)
+    return "\n".join(notes)
 
 
 def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _other_words(
 ) -> list[str]:
     """Reorder the rows of words as in the data's dictionaries; initialise a separator from end-of-sentence."""
     place = Path(str(trained.get("data", ""))) if folder is None else folder
-    told = []
+    notes = []
     moved: dict[str, Tensor] = {}
     for side, dictionary in zip(("encoder", "decoder"), _dictionaries(task)):
         language = settings.source_lang if side == "encoder" else settings.target_lang
@@ -186,11 +186,11 @@ def _other_words(
                 raise InputError(f"{checkpoint}: its {name} has {len(table)} rows, {place} has {len(old)} words")
             moved[name] = table[rows]
         if settings.separator and settings.separator not in old.indices:
-            told.append(f"{language}: {settings.separator} is added, initialised from end-of-sentence")
+            notes.append(f"{language}: {settings.separator} is added, initialised from end-of-sentence")
     if not moved:
         raise InputError(f"{checkpoint}: words can be added only to embedding tables, not to compact embeddings")
     weights.update(moved)
-    return told
+    return notes
 
 
 def _built(
@@ -211,7 +211,7 @@ def _groups(dense: LasformerModel, task: FairseqTask, options: StartOptions) -> 
     sides = {"encoder": ("encoder",), "decoder": ("decoder", "cross")}
     layers = {"encoder": len(dense.encoder.layers), "decoder": len(dense.decoder.layers)}
     attention = attention_of_layers(dense, calibration(task), task.target_dictionary.eos())
-    names, told = [], []
+    names, notes = [], []
     for side, modules in sides.items():
         selecting = [module for module in modules if module in options.modules] or modules
         groups = fewest_groups([each for module in selecting for each in attention[module]], options.share_loss)
@@ -220,5 +220,5 @@ def _groups(dense: LasformerModel, task: FairseqTask, options: StartOptions) -> 
         spans = [
             f"{start + 1}" if end - start == 1 else f"{start + 1}-{end}" for start, end in zip(groups.starts, ends)
         ]
-        told.append(f"{side} {', '.join(spans)} (loses {groups.lost:.1%} of the attention)")
-    return ",".join(names), f"layers that share a selection: {'; '.join(told)}"
+        notes.append(f"{side} {', '.join(spans)} (loses {groups.lost:.1%} of the attention)")
+    return ",".join(names), f"layers that share a selection: {'; '.join(notes)}"

@@ -92,10 +92,10 @@ def _without_places(cfg: DictConfig) -> dict[str, Any]:
     settings: Any = OmegaConf.to_container(cfg) if OmegaConf.is_config(cfg) else copy.deepcopy(cfg)
     for group, names in PLACES.items():
         section = settings.get(group)
-        held = section if isinstance(section, dict) else vars(section) if section is not None else {}
+        values = section if isinstance(section, dict) else vars(section) if section is not None else {}
         for name, instead in names.items():
-            if name in held:
-                held[name] = instead
+            if name in values:
+                values[name] = instead
     return dict(settings)
 
 

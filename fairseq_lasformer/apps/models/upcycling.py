@@ -84,11 +84,11 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
     check_writable(begun)
     progress = Progress(out, key_of("upcycle"))
     progress.open(f"{out}: belongs to a different run; choose another folder")
-    told: list[str] = []
+    notes: list[str] = []
     so_far = key_of(identity(checkpoint), data_identity(data), str(start))
 
     def write(source: Path, made: Path, what: StartOptions) -> None:
-        told.append(write_start(source, data, made, what))
+        notes.append(write_start(source, data, made, what))
 
     def train(name: str, training: TrainOptions) -> Path:
         nonlocal so_far
@@ -105,7 +105,7 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
 
     def fall() -> None:
         written = write_within_budget(learned, data, last, options.budget, options.calibration)
-        told.append(f"kappa: {written.after - written.before:+.4f} bits per token for a budget of {options.budget:g}")
+        notes.append(f"kappa: {written.after - written.before:+.4f} bits per token for a budget of {options.budget:g}")
 
     dense, words = checkpoint, start
     if options.documents:
@@ -117,11 +117,11 @@ def upcycle(checkpoint: Path, data: Path, out: Path, start: StartOptions, option
     progress.run("kappa", fall, key_of(so_far, options.budget, options.calibration), tell=True)
     before, after = (scored(path, data, options.calibration) for path in (begun, last))
     shares = ", ".join(f"{name} {share:.1%}" for name, share in after.kappas.items())
-    told.append(
+    notes.append(
         f"{last}: {before.bits:.3f} bits per token before, {after.bits:.3f} after, on the same {after.documents} "
         f"documents; kappa {after.mean_kappa:.1%} ({shares})"
     )
-    return "\n".join([line for line in told if line] + [f"next: lasformer translate {out} FILE"])
+    return "\n".join([line for line in notes if line] + [f"next: lasformer translate {out} FILE"])
 
 
 class UpcycleTraining(NamedTuple):

@@ -96,14 +96,14 @@ def _partners(folders: tuple[Path, Path], rename: Renaming) -> dict[str, tuple[P
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"{folder}: is not a folder")
-        held = {
+        files = {
             path.relative_to(folder).as_posix(): path
             for path in sorted(folder.rglob("*"))
             if path.is_file() and formats.format_of(path.name) is not None
         }
-        if not held:
+        if not files:
             raise InputError(f"{folder}: contains no file in a known format")
-        sides.append(held)
+        sides.append(files)
     renamed = {name.replace(*rename) if rename[0] else name: name for name in sides[0]}
     if len(renamed) != len(sides[0]):
         raise InputError(f"--rename {rename[0]}={rename[1]}: gives two files the same name")

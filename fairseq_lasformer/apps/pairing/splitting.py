@@ -56,7 +56,7 @@ def divide(documents: Sequence[AlignedDocument], shares: tuple[float, float]) ->
     framing = {pair for pair, n in occurrences.items() if n >= enough}
     splits: dict[str, list[AlignedDocument]] = {which: [] for which in SPLITS}
     frame, equal, repeated, empty = 0, 0, 0, []
-    held: set[str] = set()
+    seen: set[str] = set()
     for which in ("test", "dev", "train"):
         for document in documents:
             if split[document.name] != which:
@@ -65,7 +65,7 @@ def divide(documents: Sequence[AlignedDocument], shares: tuple[float, float]) ->
             pairs = [pair for pair in document.pairs if framed or pair not in framing]
             frame += len(document.pairs) - len(pairs)
             if which == "train":
-                left = [pair for pair in pairs if pair[0] not in held]
+                left = [pair for pair in pairs if pair[0] not in seen]
                 repeated += len(pairs) - len(left)
             else:
                 left = [pair for pair in pairs if pair[0] != pair[1]]
@@ -75,7 +75,7 @@ def divide(documents: Sequence[AlignedDocument], shares: tuple[float, float]) ->
             else:
                 empty.append(document.name)
         if which != "train":
-            held |= {source for document in splits[which] for source, _ in document.pairs}
+            seen |= {source for document in splits[which] for source, _ in document.pairs}
     return Division(splits, frame, equal, repeated, empty)
 
 

@@ -54,9 +54,9 @@ def check_new(out: Path, languages: tuple[str, str], ours: Container[str] = ()) 
     Args:
         ours: names of files that a killed run has begun to write.
     """
-    held = {path.name for which in SPLITS for path in out.glob(f"{which}.*")}
-    held |= {name for name in names_of(languages) if os.path.lexists(out / name)}
-    if others := sorted((name in _TABLES, name) for name in held if name not in ours):
+    names = {path.name for which in SPLITS for path in out.glob(f"{which}.*")}
+    names |= {name for name in names_of(languages) if os.path.lexists(out / name)}
+    if others := sorted((name in _TABLES, name) for name in names if name not in ours):
         raise InputError(f"{out}: already contains {others[0][1]}; remove it, or name another folder")
 
 

@@ -151,19 +151,19 @@ def europarl(files: Path, trust: bool) -> Splits:
             path = fetch(RemoteFile(f"europarl-{name}", f"{_MARUF}/Europarl7/{name}"), files, trust)
             sides.append((marked(path), path))
         splits[split] = pair(sides[0][0], sides[1][0], (sides[0][1], sides[1][1]))
-    held = {s for pairs in splits.values() for p in pairs for s in p.source if len(s) >= LONG}
+    long = {s for pairs in splits.values() for p in pairs for s in p.source if len(s) >= LONG}
     everything = _opus("europarl", "Europarl", "v7", files, trust, by_speaker=True)
     train = []
     for p in everything:
         telling = [s for s in p.source if len(s) >= LONG]
         # a turn may have been cut or joined differently, so the majority of its longer sentences decides
-        if not telling or 2 * sum(s in held for s in telling) < len(telling):
+        if not telling or 2 * sum(s in long for s in telling) < len(telling):
             train.append(p)
     seen = {s for p in everything for s in p.source}
-    lost = sum(s not in seen for s in held)
+    lost = sum(s not in seen for s in long)
     print(
         f"europarl: {len(everything) - len(train)} documents removed from train for the "
-        f"{sum(map(len, splits.values()))} of the development and test sets; {lost} of the {len(held)} longer "
+        f"{sum(map(len, splits.values()))} of the development and test sets; {lost} of the {len(long)} longer "
         "sentences of those sets do not occur in the corpus"
     )
     return {"train": train, **splits}
