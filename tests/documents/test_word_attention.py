@@ -8,6 +8,7 @@ from helpers import BACKENDS, tokens
 from tiers import thinned
 
 from fairseq_lasformer.documents.word_attention import attention_of, document_attention
+from fairseq_lasformer.nn.attentions.selected import LINE_BIAS_UNIT
 from fairseq_lasformer.plugin.model import LasformerModel
 
 SOURCE, TARGET = ["w1 w29 w3", "w4 w1999"], ["w3 w1999", "w2"]
@@ -71,6 +72,9 @@ def test_own_lines_are_part_of_the_attention_by_their_bias(build, small_task, mo
     source[9:29:10] = target[9:29:10] = 10
     source[-1] = target[-1] = 2
     model = build(0.3, own_lines=True).eval()
+    biases = [p for name, p in model.named_parameters() if name.endswith("line_bias")]
+    for parameter in biases:
+        parameter.data.fill_(-2 / LINE_BIAS_UNIT)
     found = attention_of(model, source, target)
     line = torch.arange(30) // 10
     own = line[:, None] == line
@@ -78,7 +82,7 @@ def test_own_lines_are_part_of_the_attention_by_their_bias(build, small_task, mo
         torch.testing.assert_close(weights.sum(1), torch.ones(30), rtol=1e-4, atol=1e-4)
         if not name.startswith("decoder"):  # whose row i reads the inputs of steps up to i
             assert (weights[own] > 0).all() and 0.003 < float(weights[~own].sum() / 30) < 0.03  # e^-2 of one key
-    for parameter in (p for name, p in model.named_parameters() if name.endswith("line_bias")):
+    for parameter in biases:
         parameter.data.fill_(-6)
     alone = attention_of(model, source, target)
     assert float(alone["encoder.0"][~own].sum() + alone["cross.0"][~own].sum()) < 1e-5

@@ -6,11 +6,12 @@ import pytest
 import torch
 from helpers import steps
 
-from fairseq_lasformer.nn.attentions.selected import LINE_BIAS_UNIT
+from fairseq_lasformer.nn.attentions.selected import LINE_BIAS_ALONE, LINE_BIAS_START, LINE_BIAS_UNIT
 from fairseq_lasformer.nn.lines import SourceLines, TargetLines
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.rotary import near
 from fairseq_lasformer.ops import AttentionMask, OwnLines
+from fairseq_lasformer.ops.reference import line_bias, other_keys
 
 EOS, PAD, SEP = 2, 1, 9
 SOURCE = torch.tensor(
@@ -242,6 +243,16 @@ def test_more_lines_before_change_nothing_but_what_is_read_of_them(by_lines):
         assert not torch.allclose(outs[0], layer(Pass(x, x, mask), selection).out, atol=1e-3)
 
 
+def test_a_new_model_reads_other_lines_more_than_its_own(build):
+    model = build(own_lines=True)
+    biases = [p for name, p in model.named_parameters() if name.endswith("line_bias")]
+    assert biases and all((p * LINE_BIAS_UNIT == LINE_BIAS_START).all() for p in biases)
+    mask = AttentionMask(None, False, own=OwnLines(torch.arange(100)[None] // 10 * 10, torch.full((1, 100), 10)))
+    allowed = mask.full(1, 100, 100, torch.device("cpu"))
+    attention = line_bias(model.encoder.layers[0].self_attn.bias, mask, allowed).softmax(-1)
+    assert (attention * other_keys(mask, allowed)[:, None]).sum(-1).min() > 0.8
+
+
 def test_the_bias_learns_from_the_start(by_lines):
     model = by_lines(-2.0).train()
     out, _ = model(SOURCE, None, TARGET)
@@ -261,8 +272,7 @@ def test_a_start_from_a_model_of_sentences_gives_the_separator_the_end_of_senten
         assert torch.equal(table[SEP], table[EOS])
     assert not torch.equal(sentences.encoder.embed_tokens.weight[SEP], sentences.encoder.embed_tokens.weight[EOS])
     biases = [p for name, p in model.named_parameters() if name.endswith("line_bias")]
-    initial = [p for name, p in by_lines(-1.0).named_parameters() if name.endswith("line_bias")]
-    assert all(torch.equal(p, q) for p, q in zip(biases, initial))
+    assert LINE_BIAS_ALONE < 0 and all((p * LINE_BIAS_UNIT == LINE_BIAS_ALONE).all() for p in biases)
     with torch.no_grad():
         for parameter in biases:
             parameter.fill_(0.4)

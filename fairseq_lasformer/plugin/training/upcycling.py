@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fairseq_lasformer.nn.attentions.selected import LINE_BIAS_ALONE, LINE_BIAS_UNIT
 from fairseq_lasformer.nn.rotary import near, unrotated
 from fairseq_lasformer.ops import n_pairs
 
@@ -29,8 +30,7 @@ def complete(
     that replaces a dense network starts as a copy of it (sparse upcycling, arXiv 2212.05055), without its biases, which
     experts do not have; gates keep their initial weights. Learned positions are stretched to the model's length.
     Existing selectors and experts are left unchanged. In a model with ``--own-lines``, the separator of lines starts as
-    the end of sentence, which it is to a line, the biases of the other lines keep their initial values, and heads start
-    to read near lines.
+    the end of sentence, which it is to a line, and heads start to read near lines, and little of the others.
 
     Args:
         weights: the checkpoint's weights.
@@ -48,7 +48,7 @@ def _lines(weights: dict[str, Tensor], own: dict[str, Tensor], ends: Mapping[str
     biases = [name for name in own if name.endswith(".line_bias")]
     if not biases or all(name in weights for name in biases):
         return
-    weights.update({name: own[name] for name in biases})
+    weights.update({name: torch.full_like(own[name], LINE_BIAS_ALONE / LINE_BIAS_UNIT) for name in biases})
     weights.update({name: value for name, value in own.items() if name.endswith(FREQUENCY)})
     for bias in biases:
         n_heads = len(own[bias])
