@@ -1,8 +1,9 @@
 """Translation of real pages: a model of pages, and a model of sentences here, in fairseq and in CTranslate2.
 
-The model of sentences (``lasformer_dense``, without --own-lines) has the same weights in all three: fairseq's
-transformer translates sorted batches of 4,096 tokens by its own search, CTranslate2 batches by itself. Seconds include
-encoding, search and, for models of pages, repairs; not loading and subwords.
+The model of sentences (``lasformer_dense``) has the same weights in all three; with --own-lines, a line alone needs
+nothing of what other lines are read by. fairseq's transformer translates sorted batches of 4,096 tokens by its own
+search, CTranslate2 batches by itself. Seconds include encoding, search and, for models of pages, repairs; not loading
+and subwords.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from fairseq_lasformer.text.documents import read_documents
 BASELINES = ("fairseq, sentences", "CTranslate2 int8, sentences")
 DTYPES = ("float32", "int8")
 TOKENS = 4096
+OF_OTHER_LINES = ("line_bias", "line_frequency")
 LONGEST = 2, 20
 """Maximum length of a sentence's translation, a n + b for n tokens of the source."""
 
@@ -65,7 +67,8 @@ def fairseqs(hub: DocumentHubInterface, texts: Sequence[torch.Tensor], beam: int
     options.decoder.input_dim = options.decoder.output_dim = options.decoder.embed_dim
     task = SimpleNamespace(source_dictionary=hub.src_dict, target_dictionary=hub.tgt_dict)
     stock = TransformerModelBase.build_model(options, task).eval()
-    stock.load_state_dict(model.state_dict(), strict=True)
+    weights = {name: value for name, value in model.state_dict().items() if not name.endswith(OF_OTHER_LINES)}
+    stock.load_state_dict(weights, strict=True)
     stock.prepare_for_inference_(SimpleNamespace(generation=SimpleNamespace(beam=beam)))
     a, b = LONGEST
     search = SequenceGenerator([stock], hub.tgt_dict, beam_size=beam, max_len_a=a, max_len_b=b)

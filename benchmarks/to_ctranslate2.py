@@ -13,6 +13,7 @@ from fairseq_lasformer.base.files import check_new_folder, new_folder
 from fairseq_lasformer.data.subwords import subword_model
 from fairseq_lasformer.documents.hub import DocumentHubInterface, from_pretrained
 from fairseq_lasformer.nn.patterns.full import Full
+from fairseq_lasformer.nn.patterns.positional import OwnLine
 from fairseq_lasformer.ops import KAPPA_ONE
 from fairseq_lasformer.plugin.build import without_keys
 from fairseq_lasformer.plugin.model import LasformerModel
@@ -24,7 +25,7 @@ LEARNED = 1
 
 
 def to_ctranslate2(checkpoint: Path, out: Path, data: Path | None = None, quantisation: str = "float32") -> str:
-    """Write a model for CTranslate2, with its vocabularies and subwords.
+    """Write a model for CTranslate2, with its vocabularies and subwords; one with ``--own-lines`` for single lines.
 
     Args:
         checkpoint: a checkpoint, or the folder of one.
@@ -63,7 +64,9 @@ def check_reads_everything(checkpoint: Path, model: LasformerModel) -> None:
     if others := without_keys(model.cfg):
         raise InputError(f"{checkpoint}: {', '.join(others)} attend in a way that CTranslate2 cannot")
     selectors = [name for name, selector in model.selectors() if int(selector.kappa) == KAPPA_ONE]
-    if partial := [n for n, pattern in model.patterns() if not isinstance(pattern, Full) and n not in selectors]:
+    if partial := [
+        n for n, pattern in model.patterns() if not isinstance(pattern, (Full, OwnLine)) and n not in selectors
+    ]:
         raise InputError(
             f"{checkpoint}: {', '.join(partial)} read only some of the keys; only kappa 1 can be converted"
         )

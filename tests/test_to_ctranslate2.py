@@ -17,6 +17,7 @@ from fairseq_lasformer.base.errors import InputError  # noqa: E402
 from fairseq_lasformer.checkpoints.loading import load  # noqa: E402
 from fairseq_lasformer.documents.hub import from_pretrained  # noqa: E402
 from fairseq_lasformer.documents.scoring import log_probabilities  # noqa: E402
+from fairseq_lasformer.ops import KAPPA_ONE  # noqa: E402
 
 
 @pytest.fixture(scope="module", params=thinned(FAMILIES, "marian"))
@@ -64,3 +65,25 @@ def test_a_model_that_selects_is_refused(trained_folder, prepared, tmp_path):
     with pytest.raises(InputError, match="only kappa 1 can be converted"):
         to_ctranslate2(trained_folder, tmp_path / "out", prepared)
     assert not (tmp_path / "out").exists()
+
+
+def test_single_lines_of_a_model_with_own_lines_are_the_same(by_lines_folder, prepared, tmp_path):
+    """The other lines' biases and distances play no part in a line alone."""
+    state = load(by_lines_folder / "checkpoint_last.pt")
+    kappas = [name for name in state["model"] if name.endswith(".kappa")]
+    for name in kappas:
+        state["model"][name].fill_(KAPPA_ONE)
+    torch.save(state, tmp_path / "checkpoint.pt")
+    to_ctranslate2(tmp_path / "checkpoint.pt", tmp_path / "out", prepared)
+    there = ctranslate2.Translator(str(tmp_path / "out"), inter_threads=1, intra_threads=1)
+    ours = from_pretrained(tmp_path, "checkpoint.pt", prepared).eval()
+    assert kappas and ours.models[0].cfg.own_lines
+    lines = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9", "w2 w9"]
+    sources = [[*ours.codec.join([ours.codec.encode_source(line)], 0).split(), "</s>"] for line in lines]
+    theirs = there.translate_batch(sources, beam_size=1, max_decoding_length=20)
+    scored = there.score_batch(sources, [found.hypotheses[0] for found in theirs])
+    for words, found, their in zip(sources, theirs, scored, strict=True):
+        source = torch.tensor([ours.src_dict.index(word) for word in words])
+        target = torch.tensor([ours.tgt_dict.index(word) for word in (*found.hypotheses[0], "</s>")])
+        (scores,) = log_probabilities(ours.models[0], ours.tgt_dict, [(source, target)], 4096, "cpu")
+        torch.testing.assert_close(torch.tensor(their.log_probs), scores, rtol=1e-4, atol=1e-4)
