@@ -1,7 +1,7 @@
 """Aligned against free search: line counts, quality and seconds of trained models, on the CPU.
 
-free: a translation has as many lines as the model produces; aligned: as many as its source; placed (the default): lines
-that went wrong or are out of place are also translated again; glossary: placed, with --glossary.
+free: a translation has as many lines as the model produces; aligned: as many as its source; repaired (the default):
+lines that went wrong are also translated again; glossary: repaired, with --glossary.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONG = 5000
 WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "free": (0, {"align_sentences": "no"}),
     "aligned": (0, {}),
-    "placed": (2, {}),
+    "repaired": (2, {}),
 }
 Documents = list[list[str]]
 
@@ -57,7 +57,7 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
         sources, references = joined(hub, read_documents(args.source), read_documents(args.reference), args.join)
         texts = [join_documents([document]) for document in sources]
         hub.translate_documents(texts[:1], args.beam, progress=False)  # warm-up
-        yield Row(str(checkpoint), "placed", "first line, s", first_line(hub, texts, args.beam), compared=False)
+        yield Row(str(checkpoint), "repaired", "first line, s", first_line(hub, texts, args.beam), compared=False)
         for way, (repairs, options) in tqdm(ways.items(), desc=str(checkpoint), unit=" ways"):
             if (str(checkpoint), way) in args.done:
                 continue

@@ -45,13 +45,13 @@ def test_the_alignment_benchmark_compares_searches(trained_folder, prepared, tmp
     checkpoint = trained_folder / "checkpoint_last.pt"
     done = run("python", "-m", "benchmarks", "alignment", checkpoint, *options, "--out", tmp_path / "rows.json")
     rows = {(r["system"], r["metric"]): r["value"] for r in json.loads((tmp_path / "rows.json").read_text())["rows"]}
-    assert all(rows[way, "lines right, %"] == 100 for way in ("aligned", "placed", "glossary"))
+    assert all(rows[way, "lines right, %"] == 100 for way in ("aligned", "repaired", "glossary"))
     assert rows["glossary", "terms, %"] == 100 > rows["aligned", "terms, %"]
-    assert rows["placed", "first line, s"] > 0 and "/free" in done.stdout.splitlines()[0]
-    longer = ["--ways", "free,placed", "--join", 60, "--limit", 40, "--overlap", 1, *options[:4]]
+    assert rows["repaired", "first line, s"] > 0 and "/free" in done.stdout.splitlines()[0]
+    longer = ["--ways", "free,repaired", "--join", 60, "--limit", 40, "--overlap", 1, *options[:4]]
     done = run("python", "-m", "benchmarks", "alignment", checkpoint, *longer, "--out", tmp_path / "rows.json")
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    assert {row["system"] for row in rows} == {"free", "placed"} and "lines right, %" in done.stdout
+    assert {row["system"] for row in rows} == {"free", "repaired"} and "lines right, %" in done.stdout
 
 
 @pytest.mark.command

@@ -32,7 +32,7 @@ class Line(NamedTuple):
     tokens: Tensor  # int64, without separator and end of sentence
     score: float  # mean log probability of its tokens and its end
     repaired: bool  # whether it went wrong at first, and was translated again
-    flawed: bool  # whether it reached its limit, repeats itself, is out of place, or lacks a required term
+    flawed: bool  # whether it reached its limit, repeats itself, or lacks a required term
 
 
 def others(line: Line, candidates: Iterable[Line], most: int) -> list[Line]:
@@ -59,14 +59,6 @@ def joined(lines: Sequence[Tensor], separator: int | None, tag: int | None, eos:
 def closed(tokens: Tensor, tag: int | None, eos: int) -> Tensor:
     """Enclose tokens in the tag of a side, if it has one, and the end of sentence."""
     return torch.cat([tokens.new_tensor([] if tag is None else [tag]), tokens, tokens.new_tensor([eos])])
-
-
-def rest_of(parts: Sequence[Span], place: int, context: int) -> list[Span]:
-    """Return the parts from a line on; the first has at most ``context`` lines of context, from its own part."""
-    rest = [part for part in parts if part.start + part.size > place]
-    first = rest[0]
-    before = min(context, place - (first.start - first.context))
-    return [first._replace(start=place, size=first.start + first.size - place, context=before), *rest[1:]]
 
 
 def runs(numbers: Sequence[int], gap: int) -> list[tuple[int, int]]:

@@ -9,22 +9,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.data.examples import ExampleCodec
 from fairseq_lasformer.documents.part_search import PartSearch
-from fairseq_lasformer.documents.placing import Placing
 from fairseq_lasformer.documents.requiring import require_terms
 from fairseq_lasformer.documents.source import Line, Source
 from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.glossary import Glossary
 from fairseq_lasformer.translation_memory.remembering import Memory
-
-if TYPE_CHECKING:
-    pass
 
 
 class Translator(PartSearch):
@@ -143,21 +138,9 @@ class Translator(PartSearch):
 
     @torch.no_grad()
     def finish(self, documents: Sequence[Source], drafts: list[list[Line]], device: torch.device | str) -> None:
-        """Correct whole drafts in ``drafts``: place lines, and require terms."""
-        if self.places_lines:
-            Placing(self, [document._replace(terms=None) for document in documents], drafts, device).run()
+        """Require the terms of whole drafts in ``drafts``; given lines are nothing that was repaired."""
         require_terms(self, documents, drafts, device)
         for document, lines in zip(documents, drafts):
             for i, (line, given) in enumerate(zip(lines, document.given or ())):
                 if given is not None:
                     lines[i] = line._replace(repaired=False, flawed=False)
-
-    @property
-    def places_lines(self) -> bool:
-        """Return whether misplaced lines are detected: the model knows single sentences, and may repair lines.
-
-        Not with a maximum length of the user's, which parts of a document would not have.
-        """
-        if not self.aligned or self.by_lines or self.prefix_size or self.generator.own_length:
-            return False
-        return self.generator.alignment.repairs > 0 and self.task.settings.resolutions == "mixture"

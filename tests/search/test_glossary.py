@@ -9,6 +9,7 @@ from test_alignment import SENTENCES, SEPARATOR, batch, generator, lines_of, mod
 
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents.part_search import PartSearch
+from fairseq_lasformer.documents.source import runs
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.glossary import Glossary, contains
 
@@ -108,3 +109,8 @@ def test_a_line_is_first_asked_only_for_the_terms_that_it_lacks(trained_folder, 
     assert {there, "W17"} <= set(made.split("\n")[1].split())
     if len(rounds) > 1:  # it lost the other
         assert set(rounds[1][0]) == set(map(tuple, tokens))
+
+
+def test_lines_that_lack_terms_are_translated_again_in_runs():
+    assert runs([1, 3, 6, 10, 11, 20], 3) == [(1, 6), (10, 11), (20, 20)]
+    assert runs([], 3) == []
