@@ -218,7 +218,7 @@ def contrapro(hub: Any, prefix: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--demo", type=Path, default=ROOT / "runs/demo")
+    parser.add_argument("--demo", type=Path, default=ROOT / "runs/demo_paper")
     parser.add_argument("--first", type=int, default=0, help="first document (default: %(default)s)")
     parser.add_argument("--documents", type=int, default=160, help="number of documents (default: all, %(default)s)")
     parser.add_argument("--contrapro", type=Path, help="only this: the prefix of a contrastive set")

@@ -71,7 +71,7 @@ def main() -> None:
         changes = (f"common.seed={args.seed}", *TRAINING, *args.overrides)
         run = Experiment(
             name="lasformer",
-            training=ConfiguredTraining(ROOT / "configs/demo.yaml", changes, out / "hydra"),
+            training=ConfiguredTraining(ROOT / "configs/demo_paper.yaml", changes, out / "hydra"),
             data=out / "data",
             folder=out / "lasformer",
             log=out / "lasformer.log",

@@ -4,9 +4,10 @@ Lasformer, one table.
 
     make demo        or        python examples/demo.py [--out runs/demo] [--documents 2000] [override ...]
 
-``--systems lasformer,lasformer_moe`` trains other systems (those of configs/systems.yaml). A killed run resumes where
-it stopped; a finished one prints its table again. Overrides (``optimization.max_update=50``) apply to all trainings. A
-demo with other settings, or of another version of the code, is replaced only with ``--overwrite``.
+``--systems dense,lasformer`` trains other systems (those of configs/systems.yaml); ``--config demo_paper --out
+runs/demo_paper`` those that read a document as one sequence, as in the paper. A killed run resumes where it stopped; a
+finished one prints its table again. Overrides (``optimization.max_update=50``) apply to all trainings. A demo with
+other settings, or of another version of the code, is replaced only with ``--overwrite``.
 """
 
 from __future__ import annotations
@@ -45,20 +46,24 @@ from fairseq_lasformer.text.hypotheses import read_hypotheses  # noqa: E402
 
 COLUMN = 15
 CONFIG = ROOT / "configs/demo.yaml"
+PAPER = CONFIG.with_stem("demo_paper")
+RESOLUTIONS = {CONFIG.stem: "documents", PAPER.stem: "mixture"}
+"""The resolutions (``lasformer prepare``) of each configuration's training data, which are also its folder's name."""
 TRANSLATE = ("--cpu", "--beam", "2", "--max-tokens", "8192")
 SYSTEMS = ("sentence", "lasformer")
 
 
-def data_of(system: str) -> str:
+def data_of(system: str, config: Path) -> str:
     """Return the name of the prepared folder that a system is trained on and translates."""
-    return "sentences" if system == "sentence" else "mixture"
+    return "sentences" if system == "sentence" else RESOLUTIONS[config.stem]
 
 
 def clear(folder: Path) -> None:
     """Remove the files of a demo and leave all others."""
     folder.mkdir(parents=True, exist_ok=True)
     names = ["progress.jsonl", "progress.json", "stages.json", "key", "report.json", "raw", "data", "hydra", "text"]
-    names += [f"{system}{end}" for system in systems_of(CONFIG) for end in ("", ".log", ".de", ".de.parts")]
+    systems = {*systems_of(CONFIG), *systems_of(PAPER)}
+    names += [f"{system}{end}" for system in systems for end in ("", ".log", ".de", ".de.parts")]
     for path in (folder / name for name in names):
         if path.is_dir():
             remove_folder(path)
@@ -72,11 +77,11 @@ def key(args: argparse.Namespace) -> str:
     for pattern in ("configs/**/*.yaml", "data/demo/*.py", "examples/demo.py", "fairseq_lasformer/**/*.py"):
         for path in sorted(ROOT.glob(pattern)):
             digest.update(path.read_bytes())
-    return key_of(args.documents, args.overrides, digest.hexdigest())
+    return key_of(args.documents, args.overrides, args.config, digest.hexdigest())
 
 
-def prepare_data(raw: Path, out: Path) -> None:
-    """Prepare the data of both systems, with the same subwords and dictionary."""
+def prepare_data(raw: Path, out: Path, resolutions: str) -> None:
+    """Prepare documents and sentences, with the same subwords and dictionary."""
     common: dict[str, Any] = {
         "source_lang": "en",
         "target_lang": "de",
@@ -86,10 +91,9 @@ def prepare_data(raw: Path, out: Path) -> None:
         "limit": 2048,
         "text": out / "text",
     }
-    prepare(PrepareConfig(**common, size=4000, out=out / "mixture"), overwrite=True)
-    prepare(
-        PrepareConfig(**common, out=out / "sentences", reuse=out / "mixture", resolutions="sentences"), overwrite=True
-    )
+    first = out / resolutions
+    prepare(PrepareConfig(**common, size=4000, out=first, resolutions=resolutions), overwrite=True)
+    prepare(PrepareConfig(**common, out=out / "sentences", reuse=first, resolutions="sentences"), overwrite=True)
     shutil.rmtree(out / "text", ignore_errors=True)
 
 
@@ -101,21 +105,21 @@ def show_page() -> None:
         raise InputError("examples/show.py failed, see above")
 
 
-def make_corpus(progress: Progress, out: Path, documents: int) -> Path:
+def make_corpus(progress: Progress, out: Path, documents: int, config: Path) -> Path:
     """Generate the corpus and prepare it, each once; return the folder of its text."""
     raw = out / "raw"
     generator = [sys.executable, str(ROOT / "data/demo/generate.py"), str(raw), "--documents", str(documents)]
     progress.run("corpus", lambda: subprocess.run(generator, check=True, stdout=sys.stderr), tell=True)
-    progress.run("prepare", lambda: prepare_data(raw, out / "data"), tell=True)
+    progress.run("prepare", lambda: prepare_data(raw, out / "data", RESOLUTIONS[config.stem]), tell=True)
     return raw
 
 
-def experiment(system: str, out: Path, overrides: Sequence[str]) -> Experiment:
+def experiment(system: str, out: Path, overrides: Sequence[str], config: Path = CONFIG) -> Experiment:
     """Return the experiment of one system; its log is OUT/<system>.log, its translation OUT/<system>.de."""
     return Experiment(
         name=system,
-        training=ConfiguredTraining(CONFIG, (*systems_of(CONFIG)[system], *overrides), out / "hydra"),
-        data=out / "data" / data_of(system),
+        training=ConfiguredTraining(config, (*systems_of(config)[system], *overrides), out / "hydra"),
+        data=out / "data" / data_of(system, config),
         folder=out / system,
         generation=TRANSLATE,
         shards=2,
@@ -162,7 +166,8 @@ def evaluate(raw: Path, runs: Sequence[Experiment], seconds: dict[str, float]) -
             "omissions": breakdown.omissions(hypotheses, references),
             "by_position": breakdown.by_position(hypotheses, references, "13a"),
             "kappa": mean_kappa(adaptive) or 1.0,
-            "kappa_by_module": {module: mean_kappa(patterns) or 1.0 for module, patterns in found.items()},
+            # none of its own: a decoder that reads its own line alone
+            "kappa_by_module": {m: mean_kappa(its) or (None if adaptive else 1.0) for m, its in found.items()},
             **accuracy(probes, judge(probes, hypotheses, references)),
         }
     report = {"systems": systems, "seconds": seconds}
@@ -211,10 +216,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "demo")
     parser.add_argument("--documents", type=int, default=2000)
     parser.add_argument("--systems", default=",".join(SYSTEMS))
+    parser.add_argument("--config", default=CONFIG.stem, choices=RESOLUTIONS)
     parser.add_argument("--overwrite", action="store_true", help="replace a demo with other settings in this folder")
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_intermixed_args()
-    out, chosen, known = args.out.resolve(), args.systems.split(","), systems_of(CONFIG)
+    out, chosen, config = args.out.resolve(), args.systems.split(","), CONFIG.with_stem(args.config)
+    known = systems_of(config)
     try:
         for system in chosen:
             if system not in known:
@@ -223,8 +230,8 @@ def main() -> None:
         hold(out / ".lock", "a demo")
         show_page()
         progress = begin(out, key(args), args.overwrite)
-        raw = make_corpus(progress, out, args.documents)
-        runs = [experiment(system, out, args.overrides) for system in chosen]
+        raw = make_corpus(progress, out, args.documents, config)
+        runs = [experiment(system, out, args.overrides, config) for system in chosen]
         for stage in range(2):  # all systems are trained before the first one translates
             for run in runs:
                 run.run(progress, [run.stages()[stage]], tell=True)

@@ -76,8 +76,8 @@ def make(name: str, out: Path, updates: int, overrides: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     progress = Progress(folder, key_of("compression", updates, overrides))
     progress.open(f"{folder}: belongs to a different run; choose another folder with --out")
-    data, deep = out / "data" / "mixture", systems_of(demo.CONFIG)["lasformer_deep"]
-    training = ConfiguredTraining(demo.CONFIG, (*deep, *TRAINED[name], *overrides), folder / "hydra")
+    data, deep = out / "data" / "mixture", systems_of(demo.PAPER)["lasformer_deep"]
+    training = ConfiguredTraining(demo.PAPER, (*deep, *TRAINED[name], *overrides), folder / "hydra")
     run = demo.experiment("lasformer_deep", folder, ())
     run = type(run)(**{**vars(run), "name": name, "training": training, "data": data})
     progress.run("train", lambda: training.run(run) and None, tell=True)
@@ -110,7 +110,7 @@ def main() -> None:
         hold(out / ".lock", "this example")
         progress = Progress(out, key_of("compression", args.documents))
         progress.open(f"{out}: belongs to a different run; choose another folder with --out")
-        raw = demo.make_corpus(progress, out, args.documents)
+        raw = demo.make_corpus(progress, out, args.documents, demo.PAPER)
         work = partial(make, out=out, updates=args.updates, overrides=args.overrides)
         with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:  # one Hydra per process
             list(pool.map(work, trained))

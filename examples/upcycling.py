@@ -29,7 +29,7 @@ from fairseq_lasformer.experiments.pipeline import Experiment
 
 SCRATCH = ("dense", "sentence", "lasformer")
 FROM = {"dense_upcycled": "dense", "sentence_upcycled": "sentence"}
-START = StartOptions(dim=32)  # as configs/demo.yaml
+START = StartOptions(dim=32)  # as configs/demo_paper.yaml
 
 
 def options(name: str, args: argparse.Namespace, seed: int) -> UpcycleOptions:
@@ -49,8 +49,8 @@ def experiments(args: argparse.Namespace, out: Path, seed: int) -> list[Experime
     """Return all systems of a seed, starting models first."""
     runs, folder = [], out / f"seed{seed}"
     for system in SCRATCH:
-        made = demo.experiment(system, folder, [*args.overrides, f"common.seed={seed}"])
-        runs.append(replaced(made, data=out / "data" / demo.data_of(system), name=f"{system}, seed {seed}"))
+        made = demo.experiment(system, folder, [*args.overrides, f"common.seed={seed}"], demo.PAPER)
+        runs.append(replaced(made, data=out / "data" / demo.data_of(system, demo.PAPER), name=f"{system}, seed {seed}"))
     for name, start in FROM.items():
         training = UpcycleTraining(folder / start / "checkpoint_last.pt", START, options(name, args, seed))
         runs.append(
@@ -104,7 +104,7 @@ def main() -> None:
         hold(out / ".lock", "this example")
         progress = Progress(out, key_of("upcycling", args.documents, args.overrides))
         progress.open(f"{out}: belongs to a different run; choose another folder with --out")
-        raw, rows = demo.make_corpus(progress, out, args.documents), []
+        raw, rows = demo.make_corpus(progress, out, args.documents, demo.PAPER), []
         for seed in map(int, args.seeds.split(",")):
             for run in experiments(args, out, seed):
                 if run.name.rpartition(", seed")[0] not in args.systems.split(","):
