@@ -4,7 +4,8 @@ C_Transformer = 2 n N^2 d,   C_Lasformer = (n / r) N^2 d_s + 2 kappa n N^2 d,
 
 in multiply-accumulates for a side of n layers at N tokens, per attention module. The projections to queries, keys and
 values (and the selector's own), which are included in the paper's figure of 15 % at 8,000 tokens, are reported
-separately, as is the output projection. d is the width of the attention; in DeLighT blocks, half the embedding width.
+separately, as is the output projection. With own lines, kappa is the share of the other keys. d is the width of the
+attention; in DeLighT blocks, half the embedding width.
 """
 
 from argparse import Namespace
@@ -18,6 +19,7 @@ from fairseq_lasformer.base.errors import InputError, in_one_line
 from fairseq_lasformer.base.records import State
 from fairseq_lasformer.checkpoints.loading import architecture, load
 from fairseq_lasformer.nn.attentions import Attention
+from fairseq_lasformer.nn.others.relational import LINE
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.patterns.learned import learned
 from fairseq_lasformer.ops import KAPPA_ONE
@@ -69,7 +71,7 @@ class Cost(NamedTuple):
 
 
 def module_cost(module: str, cfg: ModuleConfig, patterns: Sequence[Priced], length: int) -> Cost:
-    """Return the cost of one attention module at ``length`` tokens.
+    """Return the cost of one attention module at ``length`` tokens, with own lines of :data:`LINE` tokens.
 
     Args:
         module: one of :data:`MODULES`.
@@ -81,12 +83,13 @@ def module_cost(module: str, cfg: ModuleConfig, patterns: Sequence[Priced], leng
     query, key, d, out = attention_widths(cfg, module)
     dense = 2 * n * square * d
     projections, output = float(n * length) * (query + 2 * key) * d, float(n * length) * out * d
+    own = min(1.0, LINE / length) if cfg.own_lines else 0.0
     sparse = extra = attended = 0.0
     starts = group_starts(cfg, module)
     for start, end, pattern in zip(starts, (*starts[1:], n), patterns):
         cost = pattern.cost(length)
         times = end - start if cost.each_layer else 1
-        sparse += 2 * cost.kept * (end - start) * square * d + times * cost.scores
+        sparse += 2 * (own + cost.kept * (1 - own)) * (end - start) * square * d + times * cost.scores
         extra += times * cost.projections
         attended += (cost.kept if pattern.share is None else pattern.share) / len(patterns)
     return Cost(module, length, attended, dense, sparse, projections, projections + extra, output)
@@ -215,7 +218,7 @@ def table(costs: Sequence[Cost]) -> str:
     lines += [
         "dense, sparse: billions of multiply-accumulates in attention (model: in all products of a forward pass);",
         "ratio: sparse to dense; + Q, K, V: including the projections to queries, keys and values, as in the paper;",
-        "+ output: including the output projection as well",
+        f"+ output: including the output projection as well; own lines (--own-lines) count as {LINE} tokens",
     ]
     return "\n".join(lines)
 

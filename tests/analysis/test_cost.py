@@ -31,6 +31,16 @@ def test_the_cost_is_the_papers_ratio():
     assert module_cost("cross", cfg, [0.01, 0.01], 100).ratio == pytest.approx(64 / 3072 + 0.1)
 
 
+def test_own_lines_are_read_besides():
+    """25 tokens of the own line, and of the other keys the share that is kept."""
+    cfg = module_config(LasformerConfig(own_lines=True, source_context_only=True))
+    alone, cross = module_cost("decoder", cfg, [], 1000), module_cost("cross", cfg, [0.05, 0.05], 1000)
+    assert alone.ratio == pytest.approx(0.025) and alone.kappa == 0.0
+    assert cross.ratio == pytest.approx(64 / 3072 + 0.025 + 0.05 * 0.975) and cross.kappa == 0.05
+    full = module_config(LasformerConfig(own_lines=True, select_modules="none"))
+    assert module_cost("cross", full, [], 1000).ratio == module_cost("cross", full, [], 7).ratio == 1.0
+
+
 def test_the_cost_of_a_checkpoint_uses_the_kappa_it_holds(tmp_path, build):
     save_model(tmp_path / "c.pt", build, 0.2)
     costs = {c.module: c for c in cost.checkpoint_cost(tmp_path / "c.pt", [1000])}

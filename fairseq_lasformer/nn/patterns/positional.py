@@ -127,6 +127,9 @@ class OwnLine(Positional):
     def positions(self, query: Tensor, n_keys: Tensor, longest: int) -> Tensor:
         return torch.full((*query.shape, 1), -1, device=query.device)
 
+    def step_keys(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
+        return super().step_keys(query, keys) if keys.own is None else keys.own_slots()
+
 
 class Window(Positional):
     """The ``size`` keys nearest to the query (``--select-pattern window:SIZE``; table 4 of arXiv 2309.14174).
