@@ -26,13 +26,14 @@ from benchmarks.to_ctranslate2 import to_ctranslate2
 from fairseq_lasformer.documents.hub import DocumentHubInterface, load_model
 from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.plugin.config import LasformerConfig
+from fairseq_lasformer.plugin.training.upcycling import FREQUENCY
 from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.text.documents import read_documents
 
 BASELINES = ("fairseq, sentences", "CTranslate2 int8, sentences")
 DTYPES = ("float32", "int8")
 TOKENS = 4096
-OF_OTHER_LINES = ("line_bias", "line_frequency")
+OF_OTHER_LINES = (".line_bias", FREQUENCY)
 LONGEST = 2, 20
 """Maximum length of a sentence's translation, a n + b for n tokens of the source."""
 

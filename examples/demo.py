@@ -159,15 +159,15 @@ def evaluate(raw: Path, runs: Sequence[Experiment], seconds: dict[str, float]) -
     translated = {run.name: read_hypotheses(run.translation, allow_empty=True) for run in runs}
     for run in runs:
         hypotheses = translated[run.name]
-        found = checkpoint_patterns(load(run.checkpoint))
-        adaptive = [pattern for patterns in found.values() for pattern in patterns if pattern.adaptive]
+        patterns = checkpoint_patterns(load(run.checkpoint))
+        adaptive = [pattern for its in patterns.values() for pattern in its if pattern.adaptive]
         systems[run.name] = {
             **score(hypotheses, references),
             "omissions": breakdown.omissions(hypotheses, references),
             "by_position": breakdown.by_position(hypotheses, references, "13a"),
             "kappa": mean_kappa(adaptive) or 1.0,
             # none of its own: a decoder that reads its own line alone
-            "kappa_by_module": {m: mean_kappa(its) or (None if adaptive else 1.0) for m, its in found.items()},
+            "kappa_by_module": {m: mean_kappa(its) or (None if adaptive else 1.0) for m, its in patterns.items()},
             **accuracy(probes, judge(probes, hypotheses, references)),
         }
     report = {"systems": systems, "seconds": seconds}

@@ -17,8 +17,8 @@ from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import KeptKeys, OwnShift, rotate, rotate_heads
 
 LINE_BIAS_START = 5.0
-"""b_h at the start: the other lines together weigh as much as e^5 = 148 tokens of the own line. From -2 or 2, a small
-model learns what only other lines decide late or never (docs/results/demo.md)."""
+"""b_h at the start: the other lines together weigh as much as e^5 = 148 tokens of the own line. From less, a small
+model learns later or never what only other lines decide (docs/results/demo.md)."""
 LINE_BIAS_ALONE = -2.0
 """The same for a model that has learned single lines: a query reads its own line, and little else."""
 LINE_BIAS_UNIT = 10.0

@@ -128,7 +128,7 @@ class OwnLine(Positional):
         return torch.full((*query.shape, 1), -1, device=query.device)
 
     def step_keys(self, query: Tensor, keys: LayerCache) -> KeptKeys | None:
-        return super().step_keys(query, keys) if keys.own is None else keys.own_slots()
+        return keys.own_slots()
 
 
 class Window(Positional):
