@@ -1,7 +1,7 @@
 """Aligned against free search: line counts, quality and seconds of trained models, on the CPU.
 
-free: a translation has as many lines as the model produces; aligned: as many as its source; repaired (the default):
-lines that went wrong are also translated again; glossary: repaired, with --glossary.
+free: a translation has as many lines as the model produces; aligned (the default): as many as its source; glossary:
+aligned, with --glossary.
 """
 
 from __future__ import annotations
@@ -23,12 +23,9 @@ from fairseq_lasformer.text.documents import join_documents, read_documents
 
 BASELINES = ("free",)
 LONG = 5000
-# how often a document is searched again, and options of translate_documents
-WAYS: dict[str, tuple[int, dict[str, Any]]] = {
-    "free": (0, {"align_sentences": "no"}),
-    "aligned": (0, {}),
-    "repaired": (2, {}),
-}
+WAYS: dict[str, dict[str, Any]] = {"free": {"align_sentences": "no"}, "aligned": {}}
+"""Options of translate_documents."""
+
 Documents = list[list[str]]
 
 
@@ -49,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(args: argparse.Namespace) -> Iterator[Row]:
     ways = {way: WAYS[way] for way in args.ways.split(",")}
     if args.glossary:
-        ways["glossary"] = (2, {"glossary": args.glossary})
+        ways["glossary"] = {"glossary": args.glossary}
     for checkpoint in args.checkpoints:
         hub = from_pretrained(checkpoint.parent, checkpoint.name, args.data)
         hub.codec.limit = args.limit or hub.codec.limit
@@ -57,11 +54,10 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
         sources, references = joined(hub, read_documents(args.source), read_documents(args.reference), args.join)
         texts = [join_documents([document]) for document in sources]
         hub.translate_documents(texts[:1], args.beam, progress=False)  # warm-up
-        yield Row(str(checkpoint), "repaired", "first line, s", first_line(hub, texts, args.beam), compared=False)
-        for way, (repairs, options) in tqdm(ways.items(), desc=str(checkpoint), unit=" ways"):
+        yield Row(str(checkpoint), "aligned", "first line, s", first_line(hub, texts, args.beam), compared=False)
+        for way, options in tqdm(ways.items(), desc=str(checkpoint), unit=" ways"):
             if (str(checkpoint), way) in args.done:
                 continue
-            hub.task.cfg.repair = repairs
             start = time.perf_counter()
             found = hub.translate_documents(texts, args.beam, args.max_tokens, progress=False, lines=True, **options)
             yield Row(str(checkpoint), way, "seconds", time.perf_counter() - start)

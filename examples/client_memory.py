@@ -48,7 +48,8 @@ def prepare_all(raw: Path, out: Path) -> None:
     """Prepare the documents of all clients."""
     train = tuple(str(raw / f"client{c}") for c in range(CLIENTS))
     valid, test = (str(raw / "valid"),), (str(raw / "test"),)
-    prepare(PrepareConfig("en", "de", train, valid, test, out, size=4000, limit=2048), overwrite=True)
+    config = PrepareConfig("en", "de", train, valid, test, out, size=4000, limit=2048, resolutions="documents")
+    prepare(config, overwrite=True)
 
 
 def main() -> None:
@@ -71,7 +72,7 @@ def main() -> None:
         changes = (f"common.seed={args.seed}", *TRAINING, *args.overrides)
         run = Experiment(
             name="lasformer",
-            training=ConfiguredTraining(ROOT / "configs/demo_paper.yaml", changes, out / "hydra"),
+            training=ConfiguredTraining(ROOT / "configs/demo.yaml", changes, out / "hydra"),
             data=out / "data",
             folder=out / "lasformer",
             log=out / "lasformer.log",

@@ -38,20 +38,20 @@ CASES = {
 
 
 @pytest.mark.command
-def test_the_alignment_benchmark_compares_searches(trained_folder, prepared, tmp_path):
+def test_the_alignment_benchmark_compares_searches(by_lines_folder, prepared, tmp_path):
     raw = prepared.parent / "raw"
     (tmp_path / "terms").write_text("w1\tW1\n")
     options = ["--source", raw / "test.xx", "--reference", raw / "test.yy", "--glossary", tmp_path / "terms"]
-    checkpoint = trained_folder / "checkpoint_last.pt"
+    checkpoint = by_lines_folder / "checkpoint_last.pt"
     done = run("python", "-m", "benchmarks", "alignment", checkpoint, *options, "--out", tmp_path / "rows.json")
     rows = {(r["system"], r["metric"]): r["value"] for r in json.loads((tmp_path / "rows.json").read_text())["rows"]}
-    assert all(rows[way, "lines right, %"] == 100 for way in ("aligned", "repaired", "glossary"))
+    assert all(rows[way, "lines right, %"] == 100 for way in ("aligned", "glossary"))
     assert rows["glossary", "terms, %"] == 100 > rows["aligned", "terms, %"]
-    assert rows["repaired", "first line, s"] > 0 and "/free" in done.stdout.splitlines()[0]
-    longer = ["--ways", "free,repaired", "--join", 60, "--limit", 40, "--overlap", 1, *options[:4]]
+    assert rows["aligned", "first line, s"] > 0 and "/free" in done.stdout.splitlines()[0]
+    longer = ["--ways", "free,aligned", "--join", 60, "--limit", 40, "--overlap", 1, *options[:4]]
     done = run("python", "-m", "benchmarks", "alignment", checkpoint, *longer, "--out", tmp_path / "rows.json")
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    assert {row["system"] for row in rows} == {"free", "repaired"} and "lines right, %" in done.stdout
+    assert {row["system"] for row in rows} == {"free", "aligned"} and "lines right, %" in done.stdout
 
 
 @pytest.mark.command

@@ -46,7 +46,7 @@ def source_of(model: BaseFairseqModel, request: Request, translator: Translator)
         lengths.append([codec.taken(min(most, 0 if line is None else line.numel())) for line in fixed])
     matches = None
     if request.memory is not None:
-        translator.check_memory()
+        translator.check_by_lines("a memory")
         matches = request.memory.matches(request.sentences)
     wanted = model.task.cfg.overlap if request.overlap is None else request.overlap
     overlap = translator.overlap(wanted)
@@ -59,8 +59,6 @@ def source_of(model: BaseFairseqModel, request: Request, translator: Translator)
         ) from None
     parts = [span for part in cut for span in codec.examples(part)]
     terms = None if request.required is None else [request.required(s) for s in request.sentences]
-    if not translator.aligned:  # the sentences of other models do not depend on each other
-        fixed = None
     if fixed is not None:
         terms = terms and [[] if line is not None else its for its, line in zip(terms, fixed)]
     return Source(encoded, parts, None, terms, fixed, matches)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,21 +18,12 @@ from fairseq_lasformer.documents.scoring import mean
 from fairseq_lasformer.documents.side_by_side import SideBySide
 from fairseq_lasformer.documents.source import Line, Source, closed, joined, others
 from fairseq_lasformer.search.batching import batches
-from fairseq_lasformer.search.excerpts import CONTEXT
 from fairseq_lasformer.search.generator import AlignedGenerator
-from fairseq_lasformer.search.glossary import Terms
 from fairseq_lasformer.search.line_search import FEWEST, SCORES
-from fairseq_lasformer.search.processors import Observe
 from fairseq_lasformer.text.documents import Span
 
 if TYPE_CHECKING:
     from fairseq.tasks import FairseqTask
-
-TOGETHER = 3
-"""Maximum distance of lines that are translated again together."""
-
-GROUPS = 32
-"""Groups of such lines per batch."""
 
 SCORED_TOKENS = 4096
 """Tokens per batch of single lines."""
@@ -80,6 +71,18 @@ class PartSearch:
         lonely = all(getattr(getattr(m, "decoder", None), "reads_newest_line", False) for m in self.models)
         return lonely and self.tags == (None, None) and generator.is_plain()
 
+    def check_by_lines(self, what: str) -> None:
+        """Refuse what only a search of lines side by side can do; ``what`` names it.
+
+        Raises:
+            InputError: this is another search.
+        """
+        if not self.by_lines:
+            raise InputError(
+                f"{what}: only where lines are searched side by side, by a model trained with --own-lines and "
+                "--source-context-only, in plain beam search, without --align-sentences no and --max-len-a or -b"
+            )
+
     @property
     def aligned(self) -> bool:
         """Return whether line i of a translation is that of line i of its source."""
@@ -104,50 +107,31 @@ class PartSearch:
         return closed(tokens, self.tags[side], self.eos[side])
 
     def _beginning(self, document: Source, part: Span, before: Sequence[Line]) -> Tensor:
-        """Return the tokens that a part's translation begins with.
-
-        They are those of its context and of the given lines that follow it; or a prefix of its reference.
-        """
+        """Return the tokens that a translation begins with: those of the part's context, or a reference's prefix."""
         if document.references is not None and self.prefix_size:
             return document.references[document.parts.index(part)][: self.prefix_size]
         end = torch.tensor([self.ends[1]] if self.ends[1] is not None else [], dtype=torch.int64)
         lines = [line.tokens for line in before[len(before) - part.context :]] if part.context else []
-        given = document.given[part.start : part.start + part.size - 1] if document.given is not None else ()
-        lines += [line for line in takewhile(lambda line: line is not None, given) if line is not None]
         return torch.cat([torch.tensor([], dtype=torch.int64), *(t for line in lines for t in (line, end))])
-
-    def _terms(self, document: Source, part: Span) -> Terms:
-        """Return the terms of each line of a part; none for its context, whose translation is known."""
-        terms = document.terms or [[]] * len(document.sentences)
-        return [*[[]] * part.context, *terms[part.start : part.start + part.size]]
-
-    def _given_lines(self, document: Source, part: Span) -> list[list[int]]:
-        """Return the tokens of the given lines of a part; none for its context, which is passed separately."""
-        given = (document.given or [None] * len(document.sentences))[part.start : part.start + part.size]
-        return [*[[]] * part.context, *([] if line is None else line.tolist() for line in given)]
 
     @torch.no_grad()
     def translate_parts(
         self,
         tasks: Sequence[tuple[Source, Span, Sequence[Line]]],
         device: torch.device | str,
-        observe: Sequence[Observe | None] = (),
+        check: Callable[[], object] | None = None,
     ) -> list[list[Line]]:
         """Translate parts together, and return the lines of each, without its context.
 
         Args:
             tasks: for each part, its document, the part, and the lines of the document before it.
-            observe: for each part, its observer, see :class:`search.processors.Watch`. Where lines are searched side
-                by side, it is shown no hypotheses, and can only end the search.
+            check: called before every step of the search; an exception ends it.
         """
         if self.by_lines:
-            nothing = torch.empty(0, 0)
-            watching = [watch for watch in observe if watch is not None]
-            check = (lambda: [watch(nothing, nothing) for watch in watching]) if watching else None
             side_by_side = SideBySide(self, [task[:2] for task in tasks], device, check)
             lines = iter(side_by_side.lines())
             return [[next(lines) for _ in range(part.size)] for _, part, _ in tasks]
-        hypotheses = self._hypotheses(tasks, device, observe)
+        hypotheses = self._hypotheses(tasks, device, check)
         return [self._lines(best)[part.context :] for (_, part, _), (best, *_) in zip(tasks, hypotheses)]
 
     @torch.no_grad()
@@ -210,32 +194,39 @@ class PartSearch:
     def alternatives(
         self, document: Source, lines: Sequence[Line], most: int, device: torch.device | str
     ) -> list[list[Line]]:
-        """Return other translations of each line of a translated document, given the lines before it; best first.
+        """Return other translations of each line of a translated document, best first.
 
         Args:
-            document: the document; its lines are aligned.
             most: maximum number per line; fewer if the beam has fewer.
+
+        Raises:
+            InputError: see :meth:`check_alternatives`.
         """
+        self.check_alternatives()
         if self.by_lines:
             return SideBySide(self, [(document, part) for part in document.parts], device).alternatives(lines, most)
         ranked: list[list[Line]] = []
-        places = [
-            Span(0, i, 1, min(CONTEXT, i - part.start + part.context))
-            for part in document.parts
-            for i in range(part.start, part.start + part.size)
-        ]
-        for start in range(0, len(places), GROUPS):
-            tasks = [(document, place, lines[: place.start]) for place in places[start : start + GROUPS]]
-            for (_, place, _), hypotheses in zip(tasks, self._hypotheses(tasks, device)):
+        for start in range(0, len(document.parts), FEWEST):
+            tasks = [(document, part, ()) for part in document.parts[start : start + FEWEST]]
+            for (_, part, _), hypotheses in zip(tasks, self._hypotheses(tasks, device)):
                 candidates = (self._lines(hypothesis)[-1] for hypothesis in hypotheses)
-                ranked.append(others(lines[place.start], candidates, most))
+                ranked.append(others(lines[part.start], candidates, most))
         return ranked
+
+    def check_alternatives(self) -> None:
+        """Refuse alternatives of documents that are searched as one sequence.
+
+        Raises:
+            InputError: this is such a search.
+        """
+        if not self.independent:
+            self.check_by_lines("alternatives")
 
     def _hypotheses(
         self,
         tasks: Sequence[tuple[Source, Span, Sequence[Line]]],
         device: torch.device | str,
-        observe: Sequence[Observe | None] = (),
+        check: Callable[[], object] | None = None,
     ) -> list[list[Hypothesis]]:
         """Return fairseq's hypotheses for each part, best first; see :meth:`translate_parts`.
 
@@ -244,20 +235,13 @@ class PartSearch:
         """
         examples = [self.example(document, part) for document, part, _ in tasks]
         beginnings = [self._beginning(*task) for task in tasks]
-        terms = [self._terms(document, part) for document, part, _ in tasks]
         lengths = torch.tensor([len(example) for example in examples])
         dataset = self.task.build_dataset_for_inference(examples, lengths)
         batch = dataset.collater([dataset[i] for i in range(len(examples))])
         batch = utils.apply_to_sample(lambda t: t.to(device), batch)
-        if any(line for document in terms for line in document):
-            batch["terms"] = dict(enumerate(terms))
-        lines = [self._given_lines(document, part) for document, part, _ in tasks]
-        if any(map(any, lines)):
-            batch["given"] = dict(enumerate(lines))
+        if check is not None:
+            batch["check"] = check
         order = batch["id"].tolist()  # the collater sorts by length
-        watches = {row: watch for row, i in enumerate(order) if i < len(observe) and (watch := observe[i]) is not None}
-        if watches:
-            batch["observe"] = watches
         prefix = None
         if any(map(len, beginnings)):
             rows = [beginnings[i] for i in order]
@@ -279,7 +263,7 @@ class PartSearch:
                 Line(
                     tokens[start:end],
                     mean(scores[start : end + 1]),
-                    i in hypothesis.get("repaired", ()),
+                    False,
                     i in hypothesis.get("flawed", ()),
                 )
             )

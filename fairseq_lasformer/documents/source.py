@@ -59,14 +59,3 @@ def joined(lines: Sequence[Tensor], separator: int | None, tag: int | None, eos:
 def closed(tokens: Tensor, tag: int | None, eos: int) -> Tensor:
     """Enclose tokens in the tag of a side, if it has one, and the end of sentence."""
     return torch.cat([tokens.new_tensor([] if tag is None else [tag]), tokens, tokens.new_tensor([eos])])
-
-
-def runs(numbers: Sequence[int], gap: int) -> list[tuple[int, int]]:
-    """Return the first and last of each run of ascending numbers that are at most ``gap`` apart."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and number - runs[-1][1] <= gap:
-            runs[-1] = (runs[-1][0], number)
-        else:
-            runs.append((number, number))
-    return runs

@@ -41,10 +41,10 @@ class Translator(PartSearch):
             glossary: the glossary, or its file.
 
         Raises:
-            InputError: the glossary cannot be read, the model cannot write one of its terms, or lines are not aligned.
+            InputError: the glossary cannot be read, the model cannot write one of its terms, or see
+                :meth:`check_by_lines`.
         """
-        if not self.aligned:
-            raise InputError("a glossary needs aligned lines: data with a separator, and not --align-sentences no")
+        self.check_by_lines("a glossary")
         read = glossary if isinstance(glossary, Glossary) else Glossary.read(glossary)
         encode = functools.partial(self.task.target_dictionary.encode_line, add_if_not_exist=False, append_eos=False)
         tokens = {term: encode(codec.encode_target(term)).tolist() for term in read.translations.values()}
@@ -65,7 +65,7 @@ class Translator(PartSearch):
             InputError: as :meth:`required`.
         """
         if memory is not None:
-            self.check_memory()
+            self.check_by_lines("a memory")
         known = glossary if isinstance(glossary, Glossary) or glossary is None else Glossary.read(glossary)
         more = [] if memory is None else memory.terms
         if known is None and not more:
@@ -78,15 +78,6 @@ class Translator(PartSearch):
             pair for pair in more if pair[0].casefold() not in named and symbols.unk() not in encoded[pair[1]].tolist()
         ]
         return self.required(Glossary([*given.items(), *possible]), codec)
-
-    def check_memory(self) -> None:
-        """Refuse a memory for a model that does not read documents, or whose lines are not aligned.
-
-        Raises:
-            InputError: it is one.
-        """
-        if not self.reads_documents or self.prefix_size:
-            raise InputError("a memory needs a model of documents whose lines are aligned (data with a separator)")
 
     @torch.no_grad()
     def translate(

@@ -184,8 +184,7 @@ class GenerationTask(TranslationTask):
             raise InputError(f"--sentence-max-len-a {a}, --sentence-max-len-b {b}: allow no tokens at all")
         if self.cfg.repair < 0:
             raise InputError(f"--repair {self.cfg.repair}: expected a number of times, at least 0")
-        tag = self.tag_in(self.source_dictionary, 0)
-        return Alignment((source, target), a, b, int(self.cfg.repair), tag)
+        return Alignment((source, target), a, b, int(self.cfg.repair))
 
     def inference_step(
         self, generator: Any, models: Sequence[BaseFairseqModel], sample: Sample, *args: Any, **kwargs: Any

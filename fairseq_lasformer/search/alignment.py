@@ -48,14 +48,6 @@ class SentenceLimits(NamedTuple):
         """Count the tokens of the longest possible translation, without its end of sentence."""
         return int((self.longest.sum(1) + self.sentences - 1).max())
 
-    def with_given(self, lengths: Tensor) -> SentenceLimits:
-        """Return the limits with room for given lines.
-
-        Args:
-            lengths: int64 [N, S], tokens of each given line; 0 for lines that are to be translated.
-        """
-        return self._replace(longest=torch.where(lengths > 0, lengths + 1, self.longest))
-
     def take(self, items: Tensor) -> SentenceLimits:
         """Return the limits of some of the items, or of each item several times."""
         return SentenceLimits(self.sentences[items], self.longest[items])

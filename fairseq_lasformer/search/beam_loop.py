@@ -32,7 +32,6 @@ from fairseq_lasformer.search.processors import (
     Exclusions,
     FreeTag,
     GivenWords,
-    Observe,
     OwnLimits,
     ProcessedSearch,
     StepProcessor,
@@ -117,9 +116,8 @@ def _reads_newest(model: nn.Module) -> bool:
 class BeamGenerator(SequenceGenerator):
     """fairseq's generator: the same translations, with fewer operators per step.
 
-    Other strategies than plain beam search, constraints, language models, prefixes with an end of sentence,
-    ``no_repeat_ngram_size``, and processors on the host (a glossary, a watched search) use fairseq's loop.
-    So do other models, whose decoders may read more than the newest word.
+    Other strategies than plain beam search, constraints, language models, prefixes with an end of sentence and
+    ``no_repeat_ngram_size`` use fairseq's loop. So do other models, whose decoders may read more than the newest word.
 
     A search does not change the generator, so several threads can use it at once.
 
@@ -170,8 +168,6 @@ class BeamGenerator(SequenceGenerator):
         if self.tag is None:
             return search._found(sample, prefix_tokens, constraints, bos_token)
         prefix = _tagged(self.tag, prefix_tokens, sample["net_input"]["src_tokens"])
-        observe = {item: _after_tag(its) for item, its in sample.get("observe", {}).items()}
-        sample = {**sample, "observe": observe} if observe else sample
         return [list(map(_untagged, its)) for its in search._found(sample, prefix, constraints, bos_token)]
 
     def _found(
@@ -198,7 +194,7 @@ class BeamGenerator(SequenceGenerator):
         processors: Sequence[StepProcessor] = (),
     ) -> list[list[Hypothesis]]:
         """Search in the loop below, or, where it does not apply, in fairseq's, which excludes words itself."""
-        if constraints is not None or not self.is_plain(processors) or _ends(prefix, self.eos):
+        if constraints is not None or not self.is_plain() or _ends(prefix, self.eos):
             source = sample["net_input"]["src_tokens"]
             processors = [*processors, FreeTag()] if self.tag is not None else processors
             self.search.begin(processors, source.size(0), self.beam_size, source.device)
@@ -229,13 +225,11 @@ class BeamGenerator(SequenceGenerator):
         if self.min_len > longest:
             raise InputError(f"--min-len {self.min_len}: more than the {longest} tokens that a translation may have")
 
-    def is_plain(self, processors: Sequence[StepProcessor] = ()) -> bool:
+    def is_plain(self) -> bool:
         """Return whether the options allow :meth:`continued`: plain beam search with models of this package."""
         if type(self.search.inner) is not FastBeamSearch or self.match_source_len:
             return False
         if self.lm_model is not None or self.repeat_ngram_blocker is not None:
-            return False
-        if any(processor.on_host for processor in processors):
             return False
         return all(map(_reads_newest, self.model.models))
 
@@ -287,29 +281,24 @@ class BeamGenerator(SequenceGenerator):
         self.search.init_constraints(None, beam)
         beams, histories = Beams.first(start, beam), Histories(n)
         recent = beams.words.view(-1, 1) if any(p.reads_tokens for p in processors) else None
-        sums = beams.scores.new_empty(n, beam, 0)  # of all steps, if a processor reads them
         given = beginning(prefix, self.pad, longest)
         read = None
         if given is not None:
             read = read_beginning(self.model, states, encoded, start, given, beam, self.temperature)
         if given is not None and read is not None:
             read = read - self.unk_penalty * (given == self.unk)
-            beams, sums = self._begin(given, read, beams, histories)
+            beams = self._begin(given, read, beams, histories)
             recent = None if recent is None else torch.cat([recent, given.repeat_interleave(beam, 0)], 1)
 
         for step in range(0 if read is None else read.size(1), longest + 1):
             # the decoder reads only the newest words and their number; the search, the newest scores
-            so_far = beams.words.view(-1, 1).expand(-1, step + 1)
+            so_far, past = beams.words.view(-1, 1).expand(-1, step + 1), beams.scores[..., None].expand(-1, -1, step)
             lprobs, _ = self.model.forward_decoder(so_far, encoded, states, self.temperature)
-            past = beams.scores[..., None].expand(-1, -1, step) if recent is None else sums
             candidates = self.search.step(step, lprobs.view(n, -1, self.vocab_size), past, recent)
             beams, record, chosen, order = advance(beams, candidates, self.eos, self.ends_exhausted, backend)
             histories.add(record)
             if step == longest:
                 break
-            if recent is not None:
-                parents = record.parents[..., None].expand(-1, -1, sums.size(2))
-                sums = torch.cat([sums.gather(1, parents), beams.scores[..., None]], 2)
             if (step + 1) % look_every == 0:
                 going = [i for i, n_ended in enumerate(beams.n_ended[:, 0].tolist()) if n_ended < beam]
                 if not going:
@@ -318,7 +307,7 @@ class BeamGenerator(SequenceGenerator):
                     n, items = len(going), torch.tensor(going, device=device)
                     histories.remove(going)
                     self.search.prune_sentences(items)
-                    beams, chosen, order, sums = beams.take(items), chosen[items], order[items], sums[items]
+                    beams, chosen, order = beams.take(items), chosen[items], order[items]
                     encoded = self.model.reorder_encoder_out(encoded, order.view(-1))
             if recent is not None:
                 recent = torch.cat([recent[order.view(-1)], beams.words.view(-1, 1)], 1)
@@ -326,7 +315,7 @@ class BeamGenerator(SequenceGenerator):
             self.model.reorder_incremental_state(states, order.view(-1))
         return histories.hypotheses(self.eos, self.len_penalty if self.normalize_scores else None, device)
 
-    def _begin(self, given: Tensor, scores: Tensor, beams: Beams, histories: Histories) -> tuple[Beams, Tensor]:
+    def _begin(self, given: Tensor, scores: Tensor, beams: Beams, histories: Histories) -> Beams:
         """Continue after the words that all translations of an item begin with.
 
         Args:
@@ -334,8 +323,7 @@ class BeamGenerator(SequenceGenerator):
             histories: where the words are recorded.
 
         Returns:
-            the hypotheses of the newest step, of which one continues, because all are alike; and the cumulative scores
-            of all steps, [N, B, P].
+            the hypotheses of the newest step, of which one continues, because all are alike.
         """
         beam = beams.words.size(1)
         if self.tag is not None:
@@ -349,7 +337,7 @@ class BeamGenerator(SequenceGenerator):
             histories.add(Step(word, itself, nobody, newest, newest))
             self.search.candidates = Candidates(newest, word, itself)
             self.search.update_constraints(itself)
-        return beams._replace(words=word.contiguous(), scores=newest.contiguous()), sums
+        return beams._replace(words=word.contiguous(), scores=newest.contiguous())
 
 
 def _tagged(tag: int, prefix: Tensor | None, source: Tensor) -> Tensor:
@@ -372,11 +360,6 @@ def _untagged(hypothesis: Hypothesis) -> Hypothesis:
     if attention is not None and attention.dim() == 2:
         shorter["attention"] = attention[:, 1:]
     return {**hypothesis, **shorter}
-
-
-def _after_tag(observe: Observe) -> Observe:
-    """Return an observer that does not see the first word."""
-    return lambda tokens, scores: observe(tokens[:, 1:], scores[:, 1:]) if tokens.size(1) > 1 else None
 
 
 def _ends(prefix: Tensor | None, end: int) -> bool:

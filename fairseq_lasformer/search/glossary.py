@@ -1,7 +1,7 @@
 """Glossaries: terms with prescribed translations, and the search that uses them.
 
-A term is required in the line of the translation whose source line contains it. The search is fairseq's lexically
-constrained one (Post and Vilar, NAACL 2018; Hu et al., NAACL 2019), with the constraints of one line at a time.
+A term is required in the line of the translation whose source line contains it. The search for a line is fairseq's
+lexically constrained one (Post and Vilar, NAACL 2018; Hu et al., NAACL 2019).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from fairseq.search import LexicallyConstrainedBeamSearch
@@ -79,72 +79,31 @@ def met(line: Sequence[int], terms: Sequence[Sequence[int]]) -> bool:
     return all(contains(line, term) for term in terms)
 
 
-class _Progress(NamedTuple):
-    """Progress of a hypothesis in meeting the terms of its document; takes the place of fairseq's constraint state."""
-
-    lines: tuple[Any, ...]  # fairseq's state at the beginning of each line; None for a line without terms
-    before: tuple[int, ...]  # number of required tokens before each line, and in total
-    line: int
-    state: Any  # fairseq's state in the current line
-    separator: int  # token that ends a line
-
-    @classmethod
-    def start(cls, terms: Sequence[Sequence[Sequence[int]]], separator: int) -> _Progress:
-        lines, before = [], [0]
-        for line in terms:
-            packed = pack_constraints([[torch.tensor(term) for term in line]])[0]
-            lines.append(UnorderedConstraintState.create(packed) if line else None)
-            before.append(before[-1] + sum(map(len, line)))
-        return cls(tuple(lines), tuple(before), 0, lines[0] if lines else None, separator)
-
-    @property
-    def finished(self) -> bool:
-        return self.state is None or self.state.finished
-
-    @property
-    def bank(self) -> int:
-        return self.before[self.line] + (0 if self.state is None else self.state.bank)
-
-    @property
-    def tokens(self) -> range:
-        return range(self.before[-1])
-
-    def next_tokens(self) -> set[int]:
-        return set() if self.state is None or self.state.finished else self.state.next_tokens()
-
-    def advance(self, token: int) -> _Progress:
-        token = int(token)
-        if token == self.separator:
-            line = min(self.line + 1, len(self.lines) - 1)
-            return self._replace(line=line, state=self.lines[line])
-        return self if self.state is None or self.state.finished else self._replace(state=self.state.advance(token))
-
-
 class RequiredTerms(StepProcessor):
     """Rule that a line ends only when its terms are in it, or at its limit; tracks the progress of each hypothesis.
 
     Args:
-        separator, end: indices in the target dictionary.
+        terms: for each line, the tokens of its terms.
+        end: index of the end of sentence in the target dictionary.
     """
 
-    on_host = True
-
-    def __init__(self, terms: Sequence[Terms], separator: int, end: int) -> None:
-        self.terms, self.separator, self.end = terms, separator, end
+    def __init__(self, terms: Terms, end: int) -> None:
+        self.terms, self.end = terms, end
 
     def begin(self, n_items: int, beam: int, device: torch.device) -> None:
-        self.states = [[_Progress.start(terms, self.separator)] * beam for terms in self.terms]
+        packed = (pack_constraints([[torch.tensor(term) for term in terms]])[0] for terms in self.terms)
+        self.states = [[UnorderedConstraintState.create(its)] * beam for its in packed]
 
     def step(self, scores: Scores) -> None:
-        lprobs, ends = scores.lprobs, [self.end, self.separator]
+        lprobs = scores.lprobs
         unfinished = (
             (i, j) for i, states in enumerate(self.states) for j, its in enumerate(states) if not its.finished
         )
         for i, j in unfinished:
-            before = lprobs[i, j, ends].clone()
-            lprobs[i, j, ends] = -math.inf
+            before = lprobs[i, j, self.end].clone()
+            lprobs[i, j, self.end] = -math.inf
             if not bool((lprobs[i, j] > -math.inf).any()):
-                lprobs[i, j, ends] = before - _UNMET  # the line is at its limit
+                lprobs[i, j, self.end] = before - _UNMET  # the line is at its limit
 
     def reorder(self, candidates: Candidates, chosen: Tensor) -> None:
         words, parents = candidates.words.gather(1, chosen).tolist(), candidates.parents.gather(1, chosen).tolist()

@@ -21,7 +21,7 @@ from fairseq_lasformer.nn.lines import LineRanges
 from fairseq_lasformer.search.batching import batches
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.glossary import GlossarySearch, RequiredTerms
-from fairseq_lasformer.search.processors import OwnLimits, Scores, StepProcessor, apart
+from fairseq_lasformer.search.processors import Interrupt, OwnLimits, Scores, StepProcessor, apart
 from fairseq_lasformer.search.repair import NoRepetition
 from fairseq_lasformer.search.shortlisted import Encoded, JointList
 
@@ -71,16 +71,6 @@ class EndOfLine(StepProcessor):
         self.last = self.last[items]
 
 
-class Interrupt(StepProcessor):
-    """A function that is called before every step; an exception of it ends the search."""
-
-    def __init__(self, check: Callable[[], object]) -> None:
-        self.check = check
-
-    def step(self, scores: Scores) -> None:
-        self.check()
-
-
 class LineSearch:
     """Search for lines of some documents, which are encoded once.
 
@@ -88,7 +78,7 @@ class LineSearch:
         generator: its options and models.
         separator: index of the separator in the target dictionary.
         sources: int64 tokens of each document, with separators and end of sentence, on the models' device.
-        check: see :class:`Interrupt`; None for nothing.
+        check: see :class:`processors.Interrupt`; None for nothing.
     """
 
     def __init__(
@@ -159,10 +149,10 @@ class LineSearch:
         if self.check is not None:
             processors.append(Interrupt(self.check))
         if block:
-            processors.insert(0, NoRepetition(-1, int(longest.max())))
+            processors.insert(0, NoRepetition())
         if any(line.terms for line in lines):
-            terms = [[list(line.terms)] for line in lines]
-            required = RequiredTerms(terms if joint is None else list(map(joint.terms, terms)), separator, eos)
+            terms = [list(line.terms) for line in lines]
+            required = RequiredTerms(terms if joint is None else list(map(joint.numbered, terms)), eos)
             generator.search.inner = GlossarySearch(generator.tgt_dict, required)
             processors.append(required)
         prefix = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -25,9 +25,7 @@ class Scores(NamedTuple):
     """Input of a processor before a step."""
 
     step: int  # number of words so far
-    items: Tensor  # int64 [N], numbers of the items in the batch
     lprobs: Tensor  # [N, B, V], scores of the next words; changed in place
-    past: Tensor | None  # [N, B, steps so far], cumulative scores; None in the first step
     # int64 [N * B, steps so far + 1], the words so far after a start symbol; None if no processor reads them
     tokens: Tensor | None
 
@@ -41,15 +39,10 @@ class Candidates(NamedTuple):
 
 
 class StepProcessor:
-    """One rule of a search, created for each batch.
-
-    Attributes:
-        reads_tokens: whether it reads the words so far.
-        on_host: whether it looks at every step from the host, as fairseq's loop does.
-    """
+    """One rule of a search, created for each batch."""
 
     reads_tokens = False
-    on_host = False
+    """Whether it reads the words so far."""
 
     def begin(self, n_items: int, beam: int, device: torch.device) -> None:
         """Start with N items of B hypotheses each."""
@@ -108,7 +101,7 @@ class ProcessedSearch(search.Search):
         original_batch_idxs: Tensor | None = None,
     ) -> Candidates:
         """See fairseq's ``Search.step``."""
-        seen = Scores(step, self.items, lprobs, scores if step else None, prev_output_tokens)
+        seen = Scores(step, lprobs, prev_output_tokens)
         for processor in self.processors:
             processor.step(seen)
         if self.processors:
@@ -241,43 +234,11 @@ class GivenWords(StepProcessor):
         self.prefix = self.prefix[items]
 
 
-Observe = Callable[[Tensor, Tensor], None]
-"""Called with the tokens of an item's hypotheses, int64 [B, n], and their cumulative scores [B, n]."""
+class Interrupt(StepProcessor):
+    """A function that is called before every step; an exception of it ends the search."""
 
-
-class Watch(StepProcessor):
-    """Processor that calls an observer before every step, until a hypothesis of its item has ended.
-
-    What all hypotheses of an item agree on can so be shown before the search ends.
-
-    Args:
-        observers: by item number in the batch.
-        end: index of the end of sentence.
-    """
-
-    reads_tokens = True
-
-    def __init__(self, observers: Mapping[int, Observe], end: int) -> None:
-        self.observers, self.end = dict(observers), end
-
-    def begin(self, n_items: int, beam: int, device: torch.device) -> None:
-        self.items = list(range(n_items))
+    def __init__(self, check: Callable[[], object]) -> None:
+        self.check = check
 
     def step(self, scores: Scores) -> None:
-        self.items = scores.items.tolist()
-        if scores.past is None or scores.tokens is None:
-            return
-        beam = scores.past.size(1)
-        for row, item in enumerate(self.items):
-            if item in self.observers:
-                alive = scores.past[row, :, -1] > -math.inf
-                self.observers[item](scores.tokens[row * beam : (row + 1) * beam, 1:][alive], scores.past[row][alive])
-
-    def reorder(self, candidates: Candidates, chosen: Tensor) -> None:
-        ended = ((candidates.words == self.end) & (candidates.scores > -math.inf)).any(1)
-        for item, over in zip(self.items, ended.tolist()):
-            if over:
-                self.observers.pop(item, None)  # a hypothesis that has ended may win over what the others agree on
-
-    def prune(self, items: Tensor) -> None:
-        self.items = [self.items[i] for i in items.tolist()]
+        self.check()

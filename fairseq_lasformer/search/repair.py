@@ -1,16 +1,12 @@
-"""Translated lines that went wrong: recognition, and exclusion of repetitions in a second search.
-
-Shapes: N items, B hypotheses per item, V words.
-"""
+"""Translated lines that went wrong: recognition, and exclusion of repetitions in a second search."""
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from fairseq_lasformer.data.examples import line_spans
 from fairseq_lasformer.ops import LAST_RESORT
-from fairseq_lasformer.search.processors import Candidates, Scores, StepProcessor
+from fairseq_lasformer.search.processors import Scores, StepProcessor
 
 LONGEST_PERIOD = 8
 """Length of the longest block of tokens whose repetition is a loop."""
@@ -55,43 +51,21 @@ def flawed(source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], lim
 
 
 BLOCKED = 3
-"""Length of the token sequences that no line may repeat."""
+"""Length of the token sequences that no line that is searched again may repeat."""
 
 
 class NoRepetition(StepProcessor):
-    """Exclusion of words that would complete :data:`BLOCKED` tokens for the second time in a line.
-
-    Args:
-        separator: index of the separator in the target dictionary.
-        longest_line: tokens of the longest line.
-    """
+    """Exclusion of words that would complete :data:`BLOCKED` tokens for the second time."""
 
     reads_tokens = True
-
-    def __init__(self, separator: int, longest_line: int) -> None:
-        self.separator, self.reach = separator, longest_line + 1  # no line reaches further back
-
-    def begin(self, n_items: int, beam: int, device: torch.device) -> None:
-        self.length = torch.zeros(n_items, beam, dtype=torch.int64, device=device)
 
     def step(self, scores: Scores) -> None:
         n, tokens, lprobs = BLOCKED - 1, scores.tokens, scores.lprobs
         assert tokens is not None
-        recent = tokens[:, -self.reach :]
-        if recent.size(1) <= n:
+        if tokens.size(1) <= n:
             return
-        windows = recent.unfold(1, n, 1)[:, :-1]
-        places = torch.arange(n, recent.size(1), device=tokens.device)
-        same = (windows == recent[:, None, -n:]).all(-1)
-        same &= recent.size(1) - places + n <= self.length.view(-1, 1)  # begins in the current line
+        same = (tokens.unfold(1, n, 1)[:, :-1] == tokens[:, None, -n:]).all(-1)
         excluded = torch.zeros_like(lprobs.view(tokens.size(0), -1)).scatter_add_(
-            1, recent[:, n:], LAST_RESORT * same.to(lprobs.dtype)
+            1, tokens[:, n:], LAST_RESORT * same.to(lprobs.dtype)
         )
         lprobs += excluded.view_as(lprobs)
-
-    def reorder(self, candidates: Candidates, chosen: Tensor) -> None:
-        ended = candidates.words.gather(1, chosen) == self.separator
-        self.length = (self.length.gather(1, candidates.parents.gather(1, chosen)) + 1).masked_fill_(ended, 0)
-
-    def prune(self, items: Tensor) -> None:
-        self.length = self.length[items]

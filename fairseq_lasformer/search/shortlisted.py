@@ -18,8 +18,6 @@ from torch import Tensor
 
 from fairseq_lasformer.base.records import Hypothesis
 from fairseq_lasformer.data.shortlist import Shortlist
-from fairseq_lasformer.search.glossary import Terms
-from fairseq_lasformer.search.processors import Observe
 
 
 class JointList(NamedTuple):
@@ -69,16 +67,8 @@ class JointList(NamedTuple):
             hypothesis["tokens"] = self.words[hypothesis["tokens"]]
         return per_sentence
 
-    def watched(self, observe: Observe) -> Observe:
-        """Adapt an observer that expects the dictionary's numbers to a search in the new ones."""
-        return lambda tokens, scores: observe(self.words[tokens], scores)
-
-    def terms(self, terms: Terms) -> Terms:
-        """Convert required terms to new numbers."""
-        return [self.numbered(line) for line in terms]
-
     def numbered(self, sequences: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Convert sequences of words to new numbers."""
+        """Convert sequences of words, such as required terms, to new numbers."""
         return [self.numbers(self.words.new_tensor(list(words))).tolist() for words in sequences]
 
 

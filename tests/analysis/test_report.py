@@ -93,7 +93,7 @@ def page(prepared, tmp_path_factory):
     """A report on two runs, and a document whose text would end a script."""
     folder = tmp_path_factory.mktemp("report")
     for name, dense in (("sparse", []), ("dense", ["--select-modules", "none"])):
-        train(prepared, folder / name, "--max-update", 6, *dense)
+        train(prepared, folder / name, "--max-update", 30, "--lr", 0.02, *dense)
     (folder / "doc.xx").write_text("w1 w2 w3\nw4 </script> w5\n\nw6 w7\n")
     (folder / "doc.yy").write_text("w3 w2 w1\nw5 w4\n\nw7 w6\n")
     out = folder / "report.html"

@@ -29,19 +29,19 @@ def letter(tmp_path):
 
 
 @pytest.mark.command
-def test_standard_input_to_standard_output_is_quiet(trained_folder, letter):
-    command = [Path(sys.executable).with_name("lasformer"), "translate", trained_folder, "--beam", "2"]
+def test_standard_input_to_standard_output_is_quiet(by_lines_folder, letter):
+    command = [Path(sys.executable).with_name("lasformer"), "translate", by_lines_folder, "--beam", "2"]
     done = subprocess.run(command, input=letter.read_bytes(), capture_output=True)
     assert done.returncode == 0 and done.stderr == b""
     assert [bool(line.strip()) for line in done.stdout.decode().split("\n")] == [True, False, True, False]
     assert run("lasformer", *command[1:], letter, "--quiet").stdout == done.stdout.decode()
 
 
-def test_files_and_forms_of_output(trained_folder, letter, tmp_path, capsys):
-    assert main(["translate", str(trained_folder), str(letter), "-o", str(tmp_path / "out.txt"), "--beam", "2"]) == 0
+def test_files_and_forms_of_output(by_lines_folder, letter, tmp_path, capsys):
+    assert main(["translate", str(by_lines_folder), str(letter), "-o", str(tmp_path / "out.txt"), "--beam", "2"]) == 0
     assert "out.txt: 3 sentences" in capsys.readouterr().err
     options = ["--format", "jsonl", "--nbest", "2", "--beam", "2", "--quiet"]
-    assert main(["translate", str(trained_folder), str(letter), "-o", f"{tmp_path}/made/", *options]) == 0
+    assert main(["translate", str(by_lines_folder), str(letter), "-o", f"{tmp_path}/made/", *options]) == 0
     rows = [json.loads(row) for row in (tmp_path / "made/letter.txt.jsonl").read_text().splitlines()]
     assert [row["source"] for row in rows] == ["w1 w2 w3.", "w4 w5.", "w6 w7"] and all(
         "alternatives" in r for r in rows
@@ -50,30 +50,30 @@ def test_files_and_forms_of_output(trained_folder, letter, tmp_path, capsys):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["letter.txt", "made", "out.txt"]  # no state is left behind
 
 
-def test_a_folder_with_a_bad_file(trained_folder, letter, tmp_path, capsys):
+def test_a_folder_with_a_bad_file(by_lines_folder, letter, tmp_path, capsys):
     (tmp_path / "bad.srt").write_text("no times")
     out = tmp_path / "out"
-    assert main(["translate", str(trained_folder), str(tmp_path), "-o", str(out), "--beam", "1"]) == 1
+    assert main(["translate", str(by_lines_folder), str(tmp_path), "-o", str(out), "--beam", "1"]) == 1
     told = capsys.readouterr().err
     assert f"error: {tmp_path / 'bad.srt'}: contains no subtitle" in told
     assert "error: 1 of 2 files could not be translated" in told and (out / "letter.txt").exists()
-    assert main(["translate", str(trained_folder), str(tmp_path), "-o", str(out), "--beam", "1"]) == 1
+    assert main(["translate", str(by_lines_folder), str(tmp_path), "-o", str(out), "--beam", "1"]) == 1
     assert "letter.txt: already translated" in capsys.readouterr().err
 
 
-def test_what_cannot_be_written_is_one_line_and_leaves_nothing(trained_folder, letter, tmp_path, capsys, monkeypatch):
+def test_what_cannot_be_written_is_one_line_and_leaves_nothing(by_lines_folder, letter, tmp_path, capsys, monkeypatch):
     class Full:
         def write(self, data: bytes) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", SimpleNamespace(buffer=Full()))
-        assert main(["translate", str(trained_folder), str(letter), "--quiet"]) == 1
+        assert main(["translate", str(by_lines_folder), str(letter), "--quiet"]) == 1
     assert capsys.readouterr().err.endswith("error: standard output: cannot be written (No space left on device)\n")
     (tmp_path / "bad.docx").write_text("no archive")
     out = tmp_path / "out"
     out.mkdir()
-    assert main(["translate", str(trained_folder), str(tmp_path / "bad.docx"), "-o", str(out / "x.docx")]) == 1
+    assert main(["translate", str(by_lines_folder), str(tmp_path / "bad.docx"), "-o", str(out / "x.docx")]) == 1
     assert not [*out.iterdir()]
 
 
@@ -106,13 +106,13 @@ def test_what_cannot_be_written_is_one_line_and_leaves_nothing(trained_folder, l
         (["letter.txt", "--glossary", "none"], "none: the glossary cannot be read"),
     ],
 )
-def test_mistakes_are_named(words, message, trained_folder, letter, tmp_path, capsys, monkeypatch):
+def test_mistakes_are_named(words, message, by_lines_folder, letter, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("letter.xyz", "letter.docx", "letter.pdf", "letter.doc"):
         Path(name).write_text("w1")
     Path("loop").symlink_to("loop")
     Path("long").write_text("w1 " * 3000 + "\tW1\n")
-    assert main(["translate", str(trained_folder), *words]) == 1
+    assert main(["translate", str(by_lines_folder), *words]) == 1
     assert message in capsys.readouterr().err
 
 
@@ -125,25 +125,25 @@ def test_mistakes_are_named(words, message, trained_folder, letter, tmp_path, ca
         (["letter.txt", "model"], "the model comes first: lasformer translate model letter.txt"),
     ],
 )
-def test_mix_ups_are_answered_with_what_to_do(words, message, trained_folder, letter, tmp_path, capsys, monkeypatch):
+def test_mix_ups_are_answered_with_what_to_do(words, message, by_lines_folder, letter, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("model").symlink_to(trained_folder)
+    Path("model").symlink_to(by_lines_folder)
     assert main(["translate", *words]) == 1
     said = capsys.readouterr().err.strip()
     assert message in said and "\n" not in said
 
 
-def test_a_language_is_no_option(trained_folder, letter, capsys):
+def test_a_language_is_no_option(by_lines_folder, letter, capsys):
     with pytest.raises(SystemExit):
-        main(["translate", str(trained_folder), str(letter), "--to", "de"])
+        main(["translate", str(by_lines_folder), str(letter), "--to", "de"])
     assert "a model translates from one language into another" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("between", [[], ["--beam", "1"]])
-def test_several_files(between, trained_folder, letter, tmp_path, capsys):
+def test_several_files(between, by_lines_folder, letter, tmp_path, capsys):
     """As a shell expands ``*.md``, also with options between them."""
     (tmp_path / "page.md").write_text("# w1 w2\n\nw3 w4.\n")
-    out, words = tmp_path / "out", ["translate", str(trained_folder)]
+    out, words = tmp_path / "out", ["translate", str(by_lines_folder)]
     words += [str(letter), *between, str(tmp_path / "page.md"), "--beam", "1", "-o", str(out)]
     assert main(words) == 0
     told = capsys.readouterr().err
@@ -177,7 +177,7 @@ def test_several_files(between, trained_folder, letter, tmp_path, capsys):
     ],
 )
 def test_outputs_are_checked_before_the_model_is_loaded(
-    words, message, trained_folder, letter, tmp_path, monkeypatch, capsys
+    words, message, by_lines_folder, letter, tmp_path, monkeypatch, capsys
 ):
     def load(*_, **__):
         raise AssertionError("the model was loaded")
@@ -187,7 +187,7 @@ def test_outputs_are_checked_before_the_model_is_loaded(
     Path("sub").mkdir()
     for name in ("page.md", "sub/letter.txt", "old.txt"):
         Path(name).write_text("w1\n")
-    assert main(["translate", str(trained_folder), *words]) == 1
+    assert main(["translate", str(by_lines_folder), *words]) == 1
     assert message in capsys.readouterr().err and Path("old.txt").read_text() == "w1\n"
     assert not Path("out").exists()
 
@@ -200,10 +200,10 @@ def test_shards():
 
 
 @pytest.mark.command
-def test_a_killed_translation_resumes(trained_folder, tmp_path):
+def test_a_killed_translation_resumes(by_lines_folder, tmp_path):
     text = "\n".join(f"w{i % 9 + 1} w{i % 7 + 1} w3 w5." for i in range(240)) + "\n"
     (tmp_path / "long.txt").write_text(text)
-    command = [Path(sys.executable).with_name("lasformer"), "translate", trained_folder, tmp_path / "long.txt"]
+    command = [Path(sys.executable).with_name("lasformer"), "translate", by_lines_folder, tmp_path / "long.txt"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     run("lasformer", *command[1:], "-o", tmp_path / "whole.txt", "--beam", 2)
     process = subprocess.Popen(
@@ -222,11 +222,11 @@ def test_a_killed_translation_resumes(trained_folder, tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".txt", ".txt.jsonl"])
-def test_the_longest_names_can_be_written(ending, trained_folder, letter, tmp_path):
+def test_the_longest_names_can_be_written(ending, by_lines_folder, letter, tmp_path):
     """File systems allow 255 bytes; temporary files and folders beside it have names of their own."""
     out = tmp_path / ("a" * (255 - len(ending)) + ending)
     more = ["--format", "jsonl"] if ending.endswith("jsonl") else []
-    assert main(["translate", str(trained_folder), str(letter), "-o", str(out), "--beam", "1", "--quiet", *more]) == 0
+    assert main(["translate", str(by_lines_folder), str(letter), "-o", str(out), "--beam", "1", "--quiet", *more]) == 0
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([out.name, "letter.txt"]) and out.stat().st_size
 
 
@@ -237,20 +237,20 @@ def test_the_longest_names_can_be_written(ending, trained_folder, letter, tmp_pa
         (ImportError("libx.so: cannot map\nfile"), "error: libx.so: cannot map file (lasformer doctor"),
     ],
 )
-def test_what_a_limit_of_memory_raises_is_one_line(error, said, trained_folder, letter, monkeypatch, capsys):
+def test_what_a_limit_of_memory_raises_is_one_line(error, said, by_lines_folder, letter, monkeypatch, capsys):
     def fail(*_, **__):
         raise error
 
     monkeypatch.setattr(hub, "load_model", fail)
-    assert main(["translate", str(trained_folder), str(letter)]) == 1
+    assert main(["translate", str(by_lines_folder), str(letter)]) == 1
     assert capsys.readouterr().err.splitlines()[-1].startswith(said)
 
 
-def test_the_summary_quotes_what_to_look_at(trained_folder, tmp_path, capsys):
+def test_the_summary_quotes_what_to_look_at(by_lines_folder, tmp_path, capsys):
     """The model writes no numbers, and what it writes for ten lines is mostly nonsense."""
     text = tmp_path / "text.txt"
     text.write_text("".join(f"w{i} costs {1000 + i} w2 w3\n" for i in range(5)))
-    words = ["translate", str(trained_folder), str(text), "--beam", "1", "--lines", "-o"]
+    words = ["translate", str(by_lines_folder), str(text), "--beam", "1", "--lines", "-o"]
     assert main([*words, str(tmp_path / "out.txt"), "--report", str(tmp_path / "report.tsv")]) == 0
     said = capsys.readouterr().err
     assert "5 lacking a number of the source (number 1: “w0 costs 1000 w2 w3”; number 2: “w1 costs" in said
@@ -265,17 +265,17 @@ def test_the_summary_quotes_what_to_look_at(trained_folder, tmp_path, capsys):
     assert str(n) == table["doubtful"] and (f"{n} doubtful (" in said) == bool(n)
 
 
-def test_a_name_that_is_not_text_is_reported(trained_folder, tmp_path, monkeypatch, capsys):
+def test_a_name_that_is_not_text_is_reported(by_lines_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("in").mkdir()
     for name in (b"in/a.txt", b"in/\xff.txt"):
         Path(os.fsdecode(name)).write_text("w1 w2\n")
     for report in ("r.tsv", "r.json"):
-        words = ["translate", str(trained_folder), "in", "-o", f"out-{report}", "--report", report]
+        words = ["translate", str(by_lines_folder), "in", "-o", f"out-{report}", "--report", report]
         assert main(words) == 0
         assert "in/a.txt" in Path(report).read_text() and "xff.txt" in Path(report).read_text()
 
 
-def test_a_beam_has_a_limit(trained_folder, capsys):
-    assert main(["translate", str(trained_folder), "x.txt", "--beam", "1000000"]) == 1
+def test_a_beam_has_a_limit(by_lines_folder, capsys):
+    assert main(["translate", str(by_lines_folder), "x.txt", "--beam", "1000000"]) == 1
     assert "--beam 1000000: expected at least 1 and at most 1000" in capsys.readouterr().err

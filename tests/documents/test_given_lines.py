@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from itertools import product
 
 import pytest
-import torch
 
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents.given_lines import parse_given
@@ -14,8 +12,6 @@ from fairseq_lasformer.documents.hub import load_model
 from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search import beginning
-from fairseq_lasformer.search.given import LEAST, GivenLines
-from fairseq_lasformer.search.processors import Candidates, Scores
 from fairseq_lasformer.text.documents import Span
 
 TEXT = ["w1 w2", "", "w3 w4 w5", "w6", "w7 w8", "w9 w1"]
@@ -72,38 +68,6 @@ def test_given_lines_are_read_from_a_table_or_from_lines():
         parse_given("3\ta\n3\tb\n", 9, "f")
     with pytest.raises(InputError, match="has 2 lines, but the document has 3"):
         parse_given("a\nb\n", 3, "f")
-
-
-def test_the_words_of_given_lines_are_prescribed():
-    rule = GivenLines([[[], [7, 8], []], [[9], [], []]], 4, 2, 1)
-    rule.begin(2, 2, torch.device("cpu"))
-
-    def allowed(step):
-        lprobs = torch.full((2, 2, 12), -1.0)
-        rule.step(Scores(step, torch.arange(2), lprobs, None, None))
-        return [[(row > -math.inf).nonzero()[:, 0].tolist() for row in item] for item in lprobs]
-
-    def write(words):
-        chosen = torch.arange(2).expand(2, -1)
-        rule.reorder(Candidates(torch.zeros(2, 2), torch.tensor(words), torch.tensor([[0, 0], [1, 1]])), chosen)
-
-    every = list(range(12))
-    assert allowed(0) == [[every, every], [[9], [9]]]
-    write([[4, 5], [9, 9]])  # the first hypothesis ends its line
-    assert allowed(1) == [[[7], every], [[4], [4]]]
-    write([[7, 7], [4, 4]])
-    assert allowed(2) == [[[8], [8]], [every, every]]
-    rule.prune(torch.tensor([1]))
-    assert rule.line.tolist() == [[1, 1]]
-
-
-def test_a_given_word_that_nothing_explains_does_not_choose_between_hypotheses():
-    rule = GivenLines([[[7, 8], []]], 4, 2, 1)
-    rule.begin(1, 3, torch.device("cpu"))
-    lprobs = torch.full((1, 3, 12), -1.0)
-    lprobs[0, :, 7] = torch.tensor([-9.0, -30.0, -0.5])
-    rule.step(Scores(0, torch.arange(1), lprobs, None, None))
-    assert lprobs[0, :, 7].tolist() == [LEAST, LEAST, -0.5] and LEAST > -9
 
 
 @pytest.mark.parametrize("dtypes", product(("float32", "int8"), repeat=2), ids="-".join)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -176,7 +177,6 @@ def test_from_pretrained_names_what_is_missing(tmp_path, trained_folder):
 
 
 def test_a_search_that_nobody_follows_stops_at_its_next_step(trained_folder, monkeypatch):
-    """Also if no more lines are settled."""
     model = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt")
     translator = model.translator(3)
     source = model.source(Request.of("w1 w2\nw3 w4\nw5\n", overlap=0), translator)
@@ -191,13 +191,31 @@ def test_a_search_that_nobody_follows_stops_at_its_next_step(trained_folder, mon
 
     with pytest.raises(streaming.Stopped):
         streaming._part(translator, source, source.parts[0], [], model.device, [].append, check)
-    assert steps == [0, 1, 2, 3]
+    assert steps == [0, 1, 2]
+
+
+def test_sentences_have_alternatives(trained_folder, broken):
+    settings = json.loads((broken / "settings.json").read_text())
+    (broken / "settings.json").write_text(json.dumps(settings | {"resolutions": "sentences"}))
+    model = hub.load_model(trained_folder, broken, "cpu")
+    translator = model.translator(4)
+    source = model.source(Request.of("w1 w2\nw3 w4\nw5 w6 w7\n"), translator)
+    (found,) = translator.translate([source], "cpu")
+    ranked = translator.alternatives(source, found, 2, "cpu")
+    assert len(ranked) == len(found) == 3 and all(ranked)
+    for line, its in zip(found, ranked):
+        assert len({tuple(one.tokens.tolist()) for one in [line, *its]}) == 1 + len(its) <= 3
+    alone = model.source(Request.of("w3 w4"), translator)
+    first = translator.translate([alone], "cpu")[0]
+    assert [one.tokens.tolist() for one in translator.alternatives(alone, first, 2, "cpu")[0]] == [
+        one.tokens.tolist() for one in ranked[1]
+    ]
 
 
 @pytest.mark.command
-def test_required_terms_are_met(trained_folder, prepared, tmp_path):
+def test_required_terms_are_met(by_lines_folder, prepared, tmp_path):
     """By documents that are translated freely first, by lines one at a time, and by the command."""
-    model = LasformerModel.from_pretrained(trained_folder / "checkpoint_last.pt")
+    model = LasformerModel.from_pretrained(by_lines_folder / "checkpoint_last.pt")
     raw = (prepared.parent / "raw" / "test.xx").read_text(encoding="utf-8")
     (tmp_path / "terms").write_text("w1\tW17 W9\nw4\tW4\n")
     texts = raw.split("\n\n")
@@ -215,10 +233,10 @@ def test_required_terms_are_met(trained_folder, prepared, tmp_path):
     assert required > 5 and sum(line.flawed for document in met for line in document) < required / 2
     streamed = list(model.translate_lines("w5 w1 w2\nw6", beam=3, glossary=tmp_path / "terms"))
     assert "W17 W9" in streamed[0].translation
-    command = ["lasformer", "generate", prepared, trained_folder / "checkpoint_last.pt", tmp_path / "out"]
+    command = ["lasformer", "generate", prepared, by_lines_folder / "checkpoint_last.pt", tmp_path / "out"]
     run(*command, "--glossary", tmp_path / "terms", "--shards", 1, "--", "--cpu", "--beam", 3)
     assert [d for d in read_hypotheses(tmp_path / "out")] == [[line.translation for line in d] for d in met]
-    with pytest.raises(InputError, match="a glossary needs aligned lines"):
+    with pytest.raises(InputError, match="a glossary: only where lines"):
         model.translate_documents(["w1"], glossary=tmp_path / "terms", align_sentences="no")
 
 

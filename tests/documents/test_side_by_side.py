@@ -55,14 +55,14 @@ def test_a_search_that_nobody_waits_for_ends_before_its_next_step(model, monkeyp
     translator, asked = model.translator(3), []
     source = model.source(Request.of(TEXT), translator)
 
-    def observe(tokens, scores):
-        asked.append(tokens.numel() + scores.numel())
+    def check():
+        asked.append(None)
         if len(asked) == 2:
             raise Stopped
 
     with pytest.raises(Stopped):
-        translator.translate_parts([(source, source.parts[0], [])], "cpu", [observe])
-    assert asked == [0, 0]
+        translator.translate_parts([(source, source.parts[0], [])], "cpu", check)
+    assert len(asked) == 2
     monkeypatch.setattr(streaming, "TOGETHER", 2)
     before, stream = threading.active_count(), model.translate_lines(TEXT, 3)
     next(stream)

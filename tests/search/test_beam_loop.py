@@ -11,14 +11,11 @@ from fairseq.sequence_generator import SequenceGenerator
 from helpers import tokens
 
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.search.alignment import LineAlignment
 from fairseq_lasformer.search.beam_loop import BeamGenerator, Beams, advance
 from fairseq_lasformer.search.beam_search import fast
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
-from fairseq_lasformer.search.glossary import RequiredTerms
 from fairseq_lasformer.search.histories import Histories, Step
-from fairseq_lasformer.search.processors import Candidates, Scores, Watch
-from fairseq_lasformer.search.repair import NoRepetition
+from fairseq_lasformer.search.processors import Candidates, Scores
 
 END, UNKNOWN, SEPARATOR = 2, 3, 7
 
@@ -155,12 +152,12 @@ def test_words_that_must_not_come_next(model, small_task):
     scores[0, 0, 9], scores[0, 1, 9] = math.nan, math.inf
     excluded, device = scores.clone(), torch.device("cpu")
     (rule,) = generator._exclusions(5, None, device)
-    rule.step(Scores(1, torch.zeros(1), excluded, None, None))
+    rule.step(Scores(1, excluded, None))
     assert {*zip(*(excluded[0] == -math.inf).nonzero().T.tolist())} == {
         (0, 9),
         *((i, j) for i in (0, 1) for j in (1, 2, 5)),
     }
-    rule.step(Scores(5, torch.zeros(1), scores, None, None))
+    rule.step(Scores(5, scores, None))
     assert (scores[0] > -math.inf).nonzero().tolist() == [[0, END], [1, END]]
 
 
@@ -200,24 +197,14 @@ def test_it_does_not_matter_when_the_host_looks(model, small_task, every):
 def test_lines_are_aligned_as_in_fairseqs_loop(model, small_task, every, monkeypatch):
     sample = batch()
     ours = AlignedGenerator(
-        [model], small_task.target_dictionary, alignment=Alignment((SEPARATOR, SEPARATOR), 1.2, 1, 2), beam_size=3
+        [model], small_task.target_dictionary, alignment=Alignment((SEPARATOR, SEPARATOR), 1.2, 1, 0), beam_size=3
     )
     ours.look_every = every
-    blocked = []
-    block = NoRepetition.step
-    monkeypatch.setattr(NoRepetition, "step", lambda *of: blocked.append(of[1].tokens.clone()) or block(*of))
     found = ours.generate([], sample)
-    assert blocked and any(h["repaired"] for f in found for h in f)
-    before = blocked.copy()
-    blocked.clear()
-    monkeypatch.setattr(ours, "is_plain", lambda _: False)
+    monkeypatch.setattr(ours, "is_plain", lambda: False)
     theirs = ours.generate([], sample)
-    if every == 1:  # else there are rows of items that are finished
-        assert [tokens.tolist() for tokens in before] == [tokens.tolist() for tokens in blocked]
     assert [[h["tokens"].tolist() for h in f] for f in found] == [[h["tokens"].tolist() for h in f] for f in theirs]
     assert [[h["flawed"] for h in f] for f in found] == [[h["flawed"] for h in f] for f in theirs]
-    if every == 1:
-        same(found, theirs)
 
 
 def test_what_needs_the_host_takes_fairseqs_loop(model, small_task):
@@ -232,15 +219,6 @@ def test_what_needs_the_host_takes_fairseqs_loop(model, small_task):
     ):
         assert not BeamGenerator([model], words, **options).is_plain()
     assert BeamGenerator([model], words, search_strategy=BeamSearch(words)).is_plain()
-    aligned = AlignedGenerator([model], words, alignment=Alignment((SEPARATOR, SEPARATOR), 1.2, 1, 0))
-    limits = aligned.limits(batch()["net_input"]["src_tokens"])
-    for rule, expected in (
-        (LineAlignment(limits, SEPARATOR, END, 1, 30), True),
-        (NoRepetition(SEPARATOR, 9), True),
-        (Watch({0: print}, END), True),
-        (RequiredTerms([], SEPARATOR, END), False),
-    ):
-        assert aligned.is_plain([rule]) is expected
     del plain.model.models[0].decoder
     assert not plain.is_plain()
 

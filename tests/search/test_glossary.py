@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
-from fairseq import search
-from test_alignment import SENTENCES, SEPARATOR, batch, generator, lines_of, model, words  # noqa: F401
+from test_line_search import SEP, generator_of, lines_of, make, searched, texts, words  # noqa: F401
 
 from fairseq_lasformer.base.errors import InputError
-from fairseq_lasformer.documents.part_search import PartSearch
-from fairseq_lasformer.documents.source import runs
+from fairseq_lasformer.data.shortlist import Shortlist
+from fairseq_lasformer.documents.side_by_side import SideBySide
 from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.glossary import Glossary, contains
+from fairseq_lasformer.search.line_search import LineSearch
 
 
 def test_terms_are_found_as_words():
@@ -34,21 +35,22 @@ def test_a_damaged_glossary_is_refused_with_its_line(tmp_path, text, message):
         Glossary.read(tmp_path / "g")
 
 
+def with_terms(lines, some: dict[int, list[list[int]]]):
+    return [line._replace(terms=some.get(i, ())) for i, line in enumerate(lines)]
+
+
 @pytest.mark.parametrize("beam", [1, 2, 5])
-@pytest.mark.parametrize("ensemble", [1, 2])
-def test_terms_stand_in_their_lines(model, words, beam, ensemble):  # noqa: F811
-    """With the decoding cache, in batches of documents of different lengths, most of which have no term."""
-    sample = batch(*SENTENCES)
-    required = {90: [[], [[9, 11]], []], 91: [[[20]]], 92: [[], [], [], [], [[30, 31, 32], [33]]], 93: [[], []]}
-    found = generator([model] * ensemble, words, beam_size=beam).generate([], sample | {"terms": required})
-    for i, lengths in enumerate(SENTENCES):
-        assert all(len(lines_of(hypothesis)) == len(lengths) for hypothesis in found[i])
-        for line, terms in zip(lines_of(found[i][0]), required[90 + i]):
-            assert all(contains(line, term) for term in terms)
-    # a document without terms is searched as without a glossary
-    free = generator([model] * ensemble, words, beam_size=beam).generate([], sample)
-    assert found[3][0]["tokens"].tolist() == free[3][0]["tokens"].tolist()
-    assert found[0][0]["tokens"].tolist() != free[0][0]["tokens"].tolist()
+def test_terms_stand_in_their_lines(make, words, beam):  # noqa: F811
+    """Beside lines that have none, which are searched as without a glossary."""
+    model, sources = make("auto", 0.3), texts()
+    lines = lines_of(sources)
+    required = {1: [[9, 11]], 4: [[20]], 9: [[30, 31, 32], [33]], 10: [[8]]}
+    found = searched(model, words, with_terms(lines, required), sources, beam)
+    free = searched(model, words, lines, sources, beam)
+    for i in range(len(lines)):
+        best, plain = found[i][0]["tokens"].tolist(), free[i][0]["tokens"].tolist()
+        assert all(contains(best, term) for term in required.get(i, ()))
+        assert (best == plain) is (i not in required)
 
 
 @pytest.mark.parametrize(
@@ -58,59 +60,55 @@ def test_a_term_stands_in_a_line_token_by_token(term, expected):
     assert contains([1, 2, 3], term) is expected
 
 
-def test_a_line_that_has_no_room_for_its_terms_ends_all_the_same(model, words):  # noqa: F811
-    """Its limit is 1.5 * 1 + 2 = 3 tokens."""
-    found = generator([model], words, beam_size=3).generate(
-        [], batch((1, 2)) | {"terms": {90: [[[30, 31, 32, 33, 34]], []]}}
-    )
-    assert len(lines_of(found[0][0])) == 2
-
-
-def test_other_searches_are_refused(model, words):  # noqa: F811
-    sampling = generator([model], words, search.Sampling(words), beam_size=2)
-    with pytest.raises(InputError, match="a glossary needs plain beam search"):
-        sampling.generate([], batch((2, 2)) | {"terms": {90: [[[5]], []]}})
-    again = generator([model], words, beam_size=2)
-    again.generate([], batch((2, 2)) | {"terms": {90: [[[5]], []]}})
-    torch.manual_seed(3)
-    sample = batch((2, 2))
-    after = again.generate([], sample)  # nothing of the glossary is left
-    fresh = generator([model], words, beam_size=2).generate([], sample)
-    assert after[0][0]["tokens"].tolist() == fresh[0][0]["tokens"].tolist()
-    assert SEPARATOR in fresh[0][0]["tokens"].tolist()
-
-
 @pytest.mark.parametrize("seed", range(6))
-def test_lines_end_at_their_limits_whatever_their_terms(model, words, seed):  # noqa: F811
+def test_lines_end_at_their_limits_whatever_their_terms(make, words, seed):  # noqa: F811
     """No room for any of them: a hypothesis that cannot be continued must not crowd out the end of another."""
-    torch.manual_seed(seed)
-    lengths = (1, 2, 1, 3, 1)
-    required = [[[30 + i, 31, 32, 33 + i]] for i in range(len(lengths))]
-    found = generator([model], words, beam_size=5).generate([], batch(lengths) | {"terms": {90: required}})
-    assert found[0] and len(lines_of(found[0][0])) == len(lengths)
+    model, sources = make("auto", 1.0), texts()
+    draw = torch.Generator().manual_seed(seed)
+    lines = lines_of(sources)
+    terms = {i: [torch.randint(20, 60, (line.longest + 1,), generator=draw).tolist()] for i, line in enumerate(lines)}
+    for i, hypotheses in searched(model, words, with_terms(lines, terms), sources, 5).items():
+        assert hypotheses and len(hypotheses[0]["tokens"]) <= lines[i].longest + 1
 
 
-def test_a_line_is_first_asked_only_for_the_terms_that_it_lacks(trained_folder, monkeypatch):
-    hub = LasformerModel.from_pretrained(trained_folder)
+def test_terms_need_not_stand_on_a_shortlist(make, words):  # noqa: F811
+    """The list of a document has the separator, its own words and a translation of each."""
+    model, sources, size = make("auto", 0.3), texts(), len(words)
+    one = Shortlist(np.array([SEP]), np.arange(size + 1), 5 + np.arange(size) % 20, np.arange(size), size)
+    lines = lines_of(sources)
+    found = searched(model, words, with_terms(lines, {4: [[63, 62]]}), sources, 4, shortlist=one)
+    assert contains(found[4][0]["tokens"].tolist(), [63, 62])
+    listed = {*range(25), *(t for source in sources for t in source.tolist())}
+    assert all({*h["tokens"].tolist()} <= listed for i, (h, *_) in found.items() if i != 4)
+    # a line that is searched again may take any word
+    again = LineSearch(generator_of(model, words, 4, shortlist=one), SEP, sources)
+    everywhere = dict(again.search(lines, block=True)).values()
+    assert not all({*h["tokens"].tolist()} <= listed for h, *_ in everywhere)
+
+
+def test_a_line_is_first_asked_only_for_the_terms_that_it_lacks(by_lines_folder, monkeypatch):
+    hub = LasformerModel.from_pretrained(by_lines_folder)
     (free,) = hub.translate_documents(["w1 w2\nw3 w4"], beam=2, progress=False, lines=True)
     there = free[1].translation.split()[0]
-    asked, real = [], PartSearch.translate_parts
+    asked, real = [], SideBySide._best
 
-    def recorded(self, tasks, *more):
-        asked.append([tuple(map(tuple, document.terms[part.start])) for document, part, _ in tasks if document.terms])
-        return real(self, tasks, *more)
+    def recorded(self, places, block=False):
+        asked.append([list(place.line.terms) for place in places])
+        return real(self, places, block)
 
-    monkeypatch.setattr(PartSearch, "translate_parts", recorded)
+    monkeypatch.setattr(SideBySide, "_best", recorded)
     glossary = Glossary([("w3", there), ("w4", "W17")])
     (made,) = hub.translate_documents(["w1 w2\nw3 w4"], beam=2, progress=False, glossary=glossary)
-    rounds = [its for its in asked if its]
+    rounds = [its for its in asked if any(its)]
     tokens = [hub.tgt_dict.encode_line(hub.codec.encode_target(w), append_eos=False).tolist() for w in (there, "W17")]
-    assert rounds[0] == [(tuple(tokens[1]),)]  # not the one that the line has
+    assert rounds[0] == [[tokens[1]]]  # not the one that the line has
     assert {there, "W17"} <= set(made.split("\n")[1].split())
-    if len(rounds) > 1:  # it lost the other
-        assert set(rounds[1][0]) == set(map(tuple, tokens))
 
 
-def test_lines_that_lack_terms_are_translated_again_in_runs():
-    assert runs([1, 3, 6, 10, 11, 20], 3) == [(1, 6), (10, 11), (20, 20)]
-    assert runs([], 3) == []
+@pytest.mark.parametrize("options", [{"sampling": True}, {"align_sentences": "no"}, {"max_len_b": 30}], ids=str)
+def test_other_searches_are_refused(by_lines_folder, trained_folder, options):
+    ours, plain = (LasformerModel.from_pretrained(folder) for folder in (by_lines_folder, trained_folder))
+    glossary = Glossary([("w3", "W1")])
+    for hub, asked in (ours, options), (plain, {}):
+        with pytest.raises(InputError, match="a glossary: only where lines are searched side by side"):
+            hub.translate_documents(["w1"], glossary=glossary, **asked)

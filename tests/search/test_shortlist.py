@@ -26,7 +26,6 @@ from fairseq_lasformer.plugin.model import LasformerModel
 from fairseq_lasformer.search.beam_loop import BeamGenerator
 from fairseq_lasformer.search.generator import AlignedGenerator, Alignment
 from fairseq_lasformer.search.processors import ProcessedSearch
-from fairseq_lasformer.search.shortlisted import JointList
 
 V, SEPARATOR, PAD, EOS = 64, 30, 1, 2
 
@@ -88,8 +87,8 @@ def batch(*documents: tuple[int, ...]) -> dict:
 DOCUMENTS = ((3, 5, 2), (4,), (1, 1, 1, 1, 6), (2, 7))
 
 
-def aligned(models, words, strategy=None, repairs: int = 0, **options) -> AlignedGenerator:
-    alignment = Alignment((SEPARATOR, SEPARATOR), 1.5, 2, repairs)
+def aligned(models, words, strategy=None, **options) -> AlignedGenerator:
+    alignment = Alignment((SEPARATOR, SEPARATOR), 1.5, 2, 0)
     return AlignedGenerator(models, words, alignment=alignment, search_strategy=strategy, **options)
 
 
@@ -152,36 +151,13 @@ def test_other_words_are_taken_where_all_words_are_searched(model, words):
     assert any(outside)
 
 
-def test_terms_and_beginnings_need_not_stand_on_the_list(model, words):
+def test_beginnings_need_not_stand_on_the_list(model, words):
     some, sample = shortlist(best=2), batch((3, 5), (4, 2))
     there = [on_list(some, row) for row in sample["net_input"]["src_tokens"]]
     missing = [min(set(range(40, V)) - its) for its in there]
-    terms = {90: [[], [[missing[0], missing[0]]]], 91: [[[missing[1]]], []]}
-    found = aligned([model], words, shortlist=some, beam_size=4).generate([], sample | {"terms": terms})
-    for i, hypotheses in enumerate(found):
-        assert missing[i] in hypotheses[0]["tokens"].tolist()
     prefix = torch.tensor([[missing[0], 31, missing[0]], [missing[1], PAD, PAD]])
     begun = aligned([model], words, shortlist=some, beam_size=4).generate([], sample, prefix_tokens=prefix)
     assert begun[0][0]["tokens"][:3].tolist() == prefix[0].tolist() and begun[1][0]["tokens"][0] == missing[1]
-
-
-def test_what_watches_a_search_sees_words_of_the_dictionary(model, words):
-    seen: list[torch.Tensor] = []
-    sample = batch((3, 5), (4, 2)) | {"observe": {1: lambda tokens, scores: seen.append(tokens)}}
-    found = aligned([model], words, shortlist=shortlist(), beam_size=1).generate([], sample)
-    translation = found[1][0]["tokens"].tolist()
-    assert len(seen) > 3 and [tokens[0].tolist() for tokens in seen] == [translation[: i + 1] for i in range(len(seen))]
-
-
-def test_lines_that_went_wrong_are_searched_among_all_words(model, words, monkeypatch):
-    lists, searches = [], []
-    joint, run = JointList.of, AlignedGenerator._among
-    monkeypatch.setattr(JointList, "of", lambda *a: lists.append(a) or joint(*a))
-    monkeypatch.setattr(AlignedGenerator, "_among", lambda *a: searches.append(a[-1]) or run(*a))
-    generator = aligned([model], words, repairs=2, shortlist=shortlist(), beam_size=2)
-    generator.generate([], batch(*DOCUMENTS))
-    # a second attempt is made for lines that were not alone at the first
-    assert searches in ([False, True], [False, True, True]) and len(lists) == 1
 
 
 def test_weights_that_change_are_read_from_the_next_batch_on(model, words):

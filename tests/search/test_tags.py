@@ -8,7 +8,6 @@ from fairseq import search
 from test_shortlist import DOCUMENTS, EOS, SEPARATOR, aligned, batch, model, shortlist, words  # noqa: F401
 
 from fairseq_lasformer.search.beam_loop import BeamGenerator
-from fairseq_lasformer.search.generator import AlignedGenerator
 
 TAG = 55
 MAKE = {"aligned": aligned, "free": BeamGenerator}
@@ -56,21 +55,3 @@ def test_no_line_is_longer_or_empty_for_it(model, words):  # noqa: F811
             assert (
                 len(line) == 2 * len(document) and line[-1] == EOS and line[1:-1:2] == [SEPARATOR] * (len(document) - 1)
             )
-
-
-def test_lines_searched_again_are_behind_it_too(model, words, monkeypatch):  # noqa: F811
-    prefixes, among = [], AlignedGenerator._among
-    monkeypatch.setattr(AlignedGenerator, "_among", lambda *a: prefixes.append(a[3]) or among(*a))
-    found = aligned([model], words, tag=TAG, repairs=3, beam_size=2).generate([], batch(*DOCUMENTS))
-    assert len(prefixes) > 1 and all((prefix[:, 0] == TAG).all() for prefix in prefixes)
-    counts = [hypotheses[0]["tokens"].tolist().count(SEPARATOR) + 1 for hypotheses in found]
-    assert counts == [len(document) for document in DOCUMENTS]
-
-
-def test_who_watches_does_not_see_it(model, words):  # noqa: F811
-    seen = []
-    sample = batch((3, 5)) | {"observe": {0: lambda tokens, scores: seen.append((tokens, scores))}}
-    found = aligned([model], words, tag=TAG, beam_size=1).generate([], sample)
-    translation = found[0][0]["tokens"].tolist()
-    assert len(seen) > 3 and [t[0].tolist() for t, _ in seen] == [translation[: i + 1] for i in range(len(seen))]
-    assert all(t.shape == s.shape for t, s in seen)

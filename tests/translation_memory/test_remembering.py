@@ -22,8 +22,8 @@ PAIRS = [("w1 w2 w8", "W9 W9 W7"), ("w7 w9", "W1"), ("w6", "W6 W6")]
 
 
 @pytest.fixture(scope="module")
-def model(trained_folder):
-    return LasformerModel.from_pretrained(trained_folder)
+def model(by_lines_folder):
+    return LasformerModel.from_pretrained(by_lines_folder)
 
 
 @pytest.fixture
@@ -88,48 +88,48 @@ def test_terms_of_large_memories_are_not_looked_for_each_time(path, monkeypatch,
     assert "lasformer memory terms" in capsys.readouterr().err
 
 
-def translated(path, trained_folder, tmp_path, capsys, *words):
+def translated(path, by_lines_folder, tmp_path, capsys, *words):
     (tmp_path / "in.txt").write_text("\n".join(TEXT) + "\n")
-    words = ["translate", trained_folder, tmp_path / "in.txt", "--memory", path, "--beam", 3, "--lines", *words]
+    words = ["translate", by_lines_folder, tmp_path / "in.txt", "--memory", path, "--beam", 3, "--lines", *words]
     code = main(list(map(str, words)))
     return code, capsys.readouterr()
 
 
-def test_files_are_translated_with_a_memory(model, path, trained_folder, tmp_path, capsys):
+def test_files_are_translated_with_a_memory(model, path, by_lines_folder, tmp_path, capsys):
     expected = [line.translation for line in lines_of(model, TEXT)]
-    code, shown = translated(path, trained_folder, tmp_path, capsys)
+    code, shown = translated(path, by_lines_folder, tmp_path, capsys)
     assert code == 0 and shown.out.splitlines() == expected
-    code, shown = translated(path, trained_folder, tmp_path, capsys, "--format", "jsonl")
+    code, shown = translated(path, by_lines_folder, tmp_path, capsys, "--format", "jsonl")
     rows = list(map(json.loads, shown.out.splitlines()))
     assert rows[0]["matches"][0]["source"] == PAIRS[0][0] and rows[0]["matches"][0]["translation"] == PAIRS[0][1]
     assert "matches" not in rows[2]
     (tmp_path / "more.tsv").write_text("w5\tW9\n")
     out = tmp_path / "out.txt"
-    assert translated(path, trained_folder, tmp_path, capsys, "-o", out)[0] == 0
+    assert translated(path, by_lines_folder, tmp_path, capsys, "-o", out)[0] == 0
     build(path, [tmp_path / "more.tsv"])
-    assert translated(path, trained_folder, tmp_path, capsys, "-o", out)[0] == 1  # a different memory: not done yet
-    code, shown = translated(path, trained_folder, tmp_path, capsys, "-o", out, "--overwrite")
+    assert translated(path, by_lines_folder, tmp_path, capsys, "-o", out)[0] == 1  # a different memory: not done yet
+    code, shown = translated(path, by_lines_folder, tmp_path, capsys, "-o", out, "--overwrite")
     assert code == 0 and "1 from the memory" in shown.err and out.read_text().splitlines()[2] == "W9"
 
 
-def test_what_is_given_comes_before_exact_matches(path, trained_folder, tmp_path, capsys):
+def test_what_is_given_comes_before_exact_matches(path, by_lines_folder, tmp_path, capsys):
     (tmp_path / "more.tsv").write_text("w5\tW9\nw3 w4\tW8\n")
     build(path, [tmp_path / "more.tsv"])
     (tmp_path / "given.tsv").write_text("3\tW1\n")
     words = ["--given", tmp_path / "given.tsv", "-o", tmp_path / "out.txt"]
-    code, shown = translated(path, trained_folder, tmp_path, capsys, *words)
+    code, shown = translated(path, by_lines_folder, tmp_path, capsys, *words)
     assert code == 0 and "1 from the memory" in shown.err
     assert (tmp_path / "out.txt").read_text().splitlines()[1:] == ["W8", "W1"]
 
 
 @pytest.mark.command
-def test_a_split_is_translated_with_the_terms_of_a_memory(path, prepared, trained_folder, model, tmp_path):
+def test_a_split_is_translated_with_the_terms_of_a_memory(path, prepared, by_lines_folder, model, tmp_path):
     held = memory(path)
     vars(held)["terms"] = [("w3", "W14")]
     required = required_terms(model.task, model.translator(3), held)
     tokens = model.src_dict.encode_line(model.codec.encode_source("w3 w4"), add_if_not_exist=False, append_eos=False)
     assert [model.codec.decode_line(model.tgt_dict.string(term)) for term in required(tokens.long())] == ["W14"]
-    checkpoint = trained_folder / "checkpoint_last.pt"
+    checkpoint = by_lines_folder / "checkpoint_last.pt"
     done = generate(prepared, checkpoint, tmp_path / "out", "test", 2, ["--cpu", "--beam", "3", "--memory", str(path)])
     raw = (prepared.parent / "raw/test.xx").read_text().strip("\n").split("\n\n")
     made = model.translate_documents(raw, beam=3, progress=False, memory=memory(path))
@@ -145,8 +145,8 @@ def test_a_server_reads_a_memory_and_shows_matches(path, model):
         served.engine.close()
 
 
-def test_what_cannot_be_used_is_refused(path, model, trained_folder, tmp_path, capsys):
-    with pytest.raises(InputError, match="a memory needs a model of documents"):
+def test_what_cannot_be_used_is_refused(path, model, by_lines_folder, tmp_path, capsys):
+    with pytest.raises(InputError, match="a memory: only where lines"):
         lines_of(model, TEXT, memory=path, align_sentences="no")
     (tmp_path / "in.txt").write_text("w1\n")
     (tmp_path / "p.tsv").write_text("a\tb\n")
@@ -155,7 +155,7 @@ def test_what_cannot_be_used_is_refused(path, model, trained_folder, tmp_path, c
         (["--memory", tmp_path / "other.tm"], "is a memory for en-de, not xx-yy"),
         (["--memory", tmp_path / "none.tm"], "no such memory"),
     ):
-        assert main(list(map(str, ["translate", trained_folder, tmp_path / "in.txt", *words]))) == 1
+        assert main(list(map(str, ["translate", by_lines_folder, tmp_path / "in.txt", *words]))) == 1
         assert message in (error := capsys.readouterr().err) and error.count("\n") == 1
-    assert main(list(map(str, ["serve", trained_folder, "--memory", tmp_path / "other.tm", "--port", 0]))) == 1
+    assert main(list(map(str, ["serve", by_lines_folder, "--memory", tmp_path / "other.tm", "--port", 0]))) == 1
     assert "no served model translates between its languages" in capsys.readouterr().err

@@ -58,6 +58,8 @@ class FileTranslator:
         self.model, self.overlap, self.max_tokens, self.most = model, overlap, max_tokens, alternatives
         self.memory = memory
         self.translator = model.translator(max(beam, alternatives + 1), **options)
+        if alternatives:
+            self.translator.check_alternatives()
         self.required = self.translator.required_terms(glossary, memory, model.codec)
         self.unknown, self.n_words = model.src_dict.unk(), len(model.tgt_dict)
         spelled = None if self.required or memory else functools.cache(self._spells)

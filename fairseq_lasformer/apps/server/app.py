@@ -104,6 +104,8 @@ class Server(FilePages):
             raise HTTPException(400, "because: needs a model of documents")
         if known and len(given) > 1:
             raise HTTPException(400, "given: one text at a time")
+        if asked["alternatives"]:
+            model.files.translator.check_alternatives()
         most, encoded = min(asked["alternatives"], self.limits.alternatives), [text.encode() for text in given]
         if asked["stream"]:
             if len(given) > 1:

@@ -16,7 +16,7 @@ import torch
 from starlette.exceptions import HTTPException
 
 from fairseq_lasformer.documents.source import Line, Source
-from fairseq_lasformer.documents.streaming import Stopped, line_watch
+from fairseq_lasformer.documents.streaming import Stopped
 from fairseq_lasformer.documents.translator import Translator
 from fairseq_lasformer.text.documents import Span
 
@@ -189,15 +189,15 @@ class Engine:
 
     def _step(self, translator: Translator, batch: Sequence[QueuedDocument]) -> None:
         """Translate one part of each document, or several that need not wait for each other."""
-        tasks, watches = [], []
-        for job in batch:
-            for part in job.parts(self.most):
-                tasks.append((job, part))
-                watches.append(None if translator.independent else self._watch(translator, job, part, batch))
+        tasks = [(job, part) for job in batch for part in job.parts(self.most)]
+
+        def check() -> None:
+            if self.closed or all(job.cancelled.is_set() for job in batch):
+                raise Stopped
+
         if tasks:
-            translated = translator.translate_parts(
-                [(job.source._replace(terms=None), part, job.lines) for job, part in tasks], self.device, watches
-            )
+            parts = [(job.source._replace(terms=None), part, job.lines) for job, part in tasks]
+            translated = translator.translate_parts(parts, self.device, check)
             for (job, _), lines in zip(tasks, translated):
                 first = len(job.lines)
                 job.lines += lines
@@ -240,17 +240,3 @@ class Engine:
                 continue
             except Exception as e:
                 self._fail(translator, [job], e)
-
-    def _watch(
-        self, translator: Translator, job: QueuedDocument, part: Span, batch: Sequence[QueuedDocument]
-    ) -> Callable[[Any, Any], None]:
-        """Return an observer that reports a part's lines during its search, and ends it when nobody waits any more."""
-        watch = line_watch(translator, job.source, part, job.emit)
-
-        def observe(tokens: Any, scores: Any) -> None:
-            if self.closed or all(other.cancelled.is_set() for other in batch):
-                raise Stopped
-            if not job.cancelled.is_set():
-                watch(tokens, scores)
-
-        return observe

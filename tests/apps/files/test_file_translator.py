@@ -25,8 +25,8 @@ TEXT = "w1 w2 w3. w4 w5!\n\n  w6 w7 w8 w9\r\nw2 w3. w5 w6. w7 w8.\n"
 
 
 @pytest.fixture(scope="module")
-def model(trained_folder):
-    return LasformerModel.from_pretrained(trained_folder)
+def model(by_lines_folder):
+    return LasformerModel.from_pretrained(by_lines_folder)
 
 
 def opened(text: str, form: str = "text"):
@@ -101,6 +101,11 @@ def test_alternatives_are_others(model):
     assert [row.split("\t")[:2] for row in table] == [[line.line.source, line.line.translation] for line in done.lines]
 
 
+def test_alternatives_are_refused_where_documents_are_one_sequence(trained_folder):
+    with pytest.raises(InputError, match="alternatives: only where lines are searched side by side"):
+        FileTranslator(LasformerModel.from_pretrained(trained_folder), beam=2, alternatives=1)
+
+
 class Killed(Exception):
     pass
 
@@ -150,9 +155,9 @@ def test_a_killed_translation_resumes_after_its_last_part(model, tmp_path, monke
     parts = []
     original = Translator.translate_parts
 
-    def watched(self, tasks, device, observe=()):
+    def watched(self, tasks, device, check=None):
         parts.extend(part.start for _, part, _ in tasks)
-        return original(self, tasks, device, observe)
+        return original(self, tasks, device, check)
 
     monkeypatch.setattr(Translator, "translate_parts", watched)
     counted = []

@@ -9,8 +9,8 @@ from fairseq_lasformer.plugin.model import LasformerModel
 
 
 @pytest.fixture(scope="module")
-def model(trained_folder):
-    return LasformerModel.from_pretrained(trained_folder)
+def model(by_lines_folder):
+    return LasformerModel.from_pretrained(by_lines_folder)
 
 
 @pytest.fixture

@@ -251,11 +251,11 @@ def test_a_disk_that_is_full_is_told_without_its_path(model, monkeypatch):
 
 
 @pytest.mark.command
-def test_a_job_outlives_a_server_that_is_killed(model, trained_folder, tmp_path):
+def test_a_job_outlives_a_server_that_is_killed(model, by_lines_folder, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     lasformer = Path(sys.executable).with_name("lasformer")
-    command = [lasformer, "serve", trained_folder, "--port", port, "--beam", 1, "--jobs", tmp_path]
+    command = [lasformer, "serve", by_lines_folder, "--port", port, "--beam", 1, "--jobs", tmp_path]
     job = None
     for until in (lambda state: state["done"] > 3, lambda state: state["state"] == "done"):
         with (

@@ -21,7 +21,9 @@ from fairseq_lasformer.apps.server.engine import Engine, QueueFull
 from fairseq_lasformer.apps.server.models import ServedModel, name_of
 from fairseq_lasformer.apps.server.pages import Limits
 from fairseq_lasformer.base.errors import InputError
+from fairseq_lasformer.documents.streaming import Stopped
 from fairseq_lasformer.documents.translator import Translator
+from fairseq_lasformer.plugin.model import LasformerModel
 
 TEXT = "w1 w2 w3. w4 w5.\n\nw6 w7.\n"
 
@@ -269,10 +271,10 @@ def test_documents_that_wait_together_are_translated_together(model, served, mon
     alone = [served.files.translate([formats.read(text.encode(), "text")])[0] for text in texts]
     sizes, original, hold = [], Translator.translate_parts, threading.Event()
 
-    def watched(self, tasks, device, observe=()):
+    def watched(self, tasks, device, check=None):
         hold.wait(10)
         sizes.append(len(tasks))
-        return original(self, tasks, device, observe)
+        return original(self, tasks, device, check)
 
     monkeypatch.setattr(Translator, "translate_parts", watched)
     waiting = [collected() for _ in texts]
@@ -292,10 +294,10 @@ def test_documents_that_wait_together_are_translated_together(model, served, mon
 def test_a_document_that_fails_fails_alone(served, monkeypatch):
     original = Translator.translate_parts
 
-    def failing(self, tasks, device, observe=()):
+    def failing(self, tasks, device, check=None):
         if any(len(source.sentences) == 3 for source, _, _ in tasks):
             raise RuntimeError("/a/secret/place")
-        return original(self, tasks, device, observe)
+        return original(self, tasks, device, check)
 
     monkeypatch.setattr(Translator, "translate_parts", failing)
     good, bad = collected(), collected()
@@ -307,13 +309,18 @@ def test_a_document_that_fails_fails_alone(served, monkeypatch):
 
 
 def test_nothing_is_told_after_a_client_has_left(served, monkeypatch):
-    begun, go_on = threading.Event(), threading.Event()
+    begun, go_on, stopped = threading.Event(), threading.Event(), []
     original = Translator.translate_parts
 
-    def slow(self, tasks, device, observe=()):
+    def slow(self, tasks, device, check=None):
         begun.set()
         go_on.wait(10)
-        return original(self, tasks, device, observe)
+        try:
+            check()
+        except Stopped as e:
+            stopped.append(e)
+            raise
+        return original(self, tasks, device, check)
 
     monkeypatch.setattr(Translator, "translate_parts", slow)
     found, _, tell = collected()
@@ -323,7 +330,7 @@ def test_nothing_is_told_after_a_client_has_left(served, monkeypatch):
     go_on.set()
     other = collected()
     served.engine.submit(prepare(served, "w3."), other[2])
-    assert other[1].wait(30) and found == []
+    assert other[1].wait(30) and found == [] and len(stopped) == 1
 
 
 @pytest.mark.parametrize("last", ["line", "done", "failed"])
@@ -365,3 +372,13 @@ def test_a_route_as_the_recipe_shows_it(module, served):
     app = server.app()
     app.routes.append(Route("/version", server.version))
     assert TestClient(app).get("/version").json()["version"].startswith("0.")
+
+
+def test_alternatives_are_refused_where_documents_are_one_sequence(trained_folder, monkeypatch):
+    plain = ServedModel("plain", LasformerModel.from_pretrained(trained_folder), beam=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(plain.engine, "submit", lambda *_: 1 / 0)  # before anything is translated
+        answer = client(plain).post("/translate", json={"q": "w1. w2.", "alternatives": 1})
+    assert answer.status_code == 400 and answer.json()["error"].startswith("alternatives: only where lines are")
+    assert client(plain).post("/translate", json={"q": "w1. w2."}).status_code == 200
+    plain.engine.close()
