@@ -49,7 +49,8 @@ def measure(args: argparse.Namespace) -> Iterator[Row]:
         ways["glossary"] = {"glossary": args.glossary}
     for checkpoint in args.checkpoints:
         hub = from_pretrained(checkpoint.parent, checkpoint.name, args.data)
-        hub.codec.limit = args.limit or hub.codec.limit
+        if args.limit:
+            hub.codec.limit, hub.codec.room = args.limit, hub.codec.room + args.limit - hub.codec.limit
         hub.task.cfg.overlap = args.overlap
         sources, references = joined(hub, read_documents(args.source), read_documents(args.reference), args.join)
         texts = [join_documents([document]) for document in sources]

@@ -34,7 +34,7 @@ LINES = {
     "plugin": 4690,
     "search": 1670,
     "tasks": 10,
-    "text": 1020,
+    "text": 1030,
     "translation_memory": 440,
     "C++ and the page": 4350,
     TOP: 60,
@@ -54,7 +54,7 @@ WORDS = {
     "CONTRIBUTING.md": 1690,
     "README.md": 870,
     "SECURITY.md": 780,
-    "docs/alignment.md": 1040,
+    "docs/alignment.md": 1050,
     "docs/architecture.md": 1950,
     "docs/because.md": 1130,
     "docs/fairseq.md": 730,
@@ -70,7 +70,7 @@ WORDS = {
     "docs/results/decoding.md": 1410,
     "docs/results/demo.md": 1060,
     "docs/results/gpu.md": 1310,
-    "docs/results/help.md": 1290,
+    "docs/results/help.md": 1340,
     "docs/results/training.md": 720,
     "docs/results/tvsub.md": 1170,
     "docs/scale.md": 1490,
@@ -78,7 +78,7 @@ WORDS = {
     "docs/students.md": 1470,
     "docs/training.md": 2970,
     "docs/translate.md": 2370,
-    "all": 34810,
+    "all": 34880,
 }
 """Words by page, and of all pages."""
 

@@ -97,7 +97,7 @@ class Generate(FairseqDecoding, Decoding, Remembering, Engine, OverwriteOthers):
     )
     jobs: int = jobs("shards translated in parallel")
     overlap: int | None = overlap(
-        "sentences that each part of a document beyond the limit repeats from the previous part as context (default: 3)"
+        "sentences around each part of a document beyond the limit that are read with it (default: 3)"
     )
     glossary: Path | None = glossary()
 

@@ -67,7 +67,7 @@ class ExampleRule:
         """
         return self.cut_lengths(document, *(map(self.length, side) for side in sides), overlap=overlap)
 
-    def cut_lengths(self, document: int, *sides: Iterable[int], overlap: int = 0) -> list[Span]:
+    def cut_lengths(self, document: int, *sides: Iterable[int], overlap: int = 0, windows: bool = False) -> list[Span]:
         """See :meth:`cut`; of the sentences, what :meth:`length` counts."""
         lengths = list(map(list, zip(*sides, strict=True)))
         for i, pair in enumerate(lengths):
@@ -79,7 +79,7 @@ class ExampleRule:
                 raise InputError(f"--max-lines {self.max_lines}: too many for a --limit of {self.limit}")
             for pair in lengths:  # like another side, which is full after that many sentences
                 pair.append(most // self.max_lines)
-        return parts(document, lengths, self.room, overlap)
+        return parts(document, lengths, self.room, overlap, windows)
 
     def examples(self, part: Span, training: bool = False) -> list[Span]:
         """Return the examples of one part.

@@ -51,7 +51,7 @@ def source_of(model: BaseFairseqModel, request: Request, translator: Translator)
     wanted = model.task.cfg.overlap if request.overlap is None else request.overlap
     overlap = translator.overlap(wanted)
     try:
-        cut = codec.cut_lengths(0, *lengths, overlap=overlap) if encoded else []
+        cut = codec.cut_lengths(0, *lengths, overlap=overlap, windows=translator.by_lines) if encoded else []
     except TooLong as e:
         raise InputError(
             f"{request.name}: sentence {e.sentence + 1} has {e.tokens} tokens, more than the limit of "

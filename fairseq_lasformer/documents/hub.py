@@ -103,7 +103,7 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
             max_tokens: maximum tokens per batch; a longer part forms its own batch.
             progress: whether to show a progress bar, for more than one document.
             lines: return :class:`TranslatedLine` objects instead of text.
-            overlap: sentences that each part of a document beyond the limit repeats from the part before, as context;
+            overlap: sentences before each part of a document beyond the limit, and after it, that are read with it;
                 default: the task's (``--overlap``).
             glossary: required translations, or a file of them; see :class:`Glossary`.
             given: for each document, translations of some of its lines, by line number, from 1 (``[{3: "Ja."}]``), or

@@ -99,7 +99,7 @@ class PartSearch:
 
     def example(self, document: Source, part: Span) -> Tensor:
         """Return the tokens of a part and its context, with separators, tag and end of sentence."""
-        sentences = document.sentences[part.start - part.context : part.start + part.size]
+        sentences = document.sentences[part.start - part.context : part.start + part.size + part.after]
         return joined(sentences, self.ends[0], self.tags[0], self.eos[0])
 
     def closed(self, tokens: Tensor, side: int) -> Tensor:

@@ -52,7 +52,7 @@ class SideBySide:
         for number, ((document, part), source) in enumerate(zip(tasks, sources)):
             tokens, before = source.tolist(), part.context
             spans = line_spans(tokens[:-1], separators[0])
-            for i, (first, end) in enumerate(spans[before:], before):
+            for i, (first, end) in enumerate(spans[before : before + part.size], before):
                 at = part.start + i - before
                 given = None if document.given is None else document.given[at]
                 longest = max(1, int(self.alignment.a * (end - first) + self.alignment.b))

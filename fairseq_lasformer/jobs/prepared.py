@@ -26,6 +26,7 @@ def documents_of(
     overlap: int,
     whole_examples: bool,
     terms: Callable[[Tensor], Sequence[Sequence[int]]] | None = None,
+    windows: bool = False,
 ) -> list[Source]:
     """Return the documents of a split, whose examples are in reading order.
 
@@ -33,7 +34,7 @@ def documents_of(
         dataset: fairseq's dataset of the split.
         settings: settings of the prepared folder.
         separator: index of the separator in the source dictionary; None if the data has none.
-        overlap: number of sentences that each part of a long document repeats from the previous part.
+        overlap, windows: see :func:`text.documents.parts`.
         whole_examples: keep the examples as they were prepared, with their references.
         terms: returns the required terms of a sentence, as tokens; None for no glossary.
     """
@@ -56,5 +57,5 @@ def documents_of(
             sentences += [source[start:end] for start, end in line_spans(source.tolist(), separator)]
         lengths = [[len(sentence) + 1] for sentence in sentences]
         required = None if terms is None else [terms(sentence) for sentence in sentences]
-        documents.append(Source(sentences, parts(number, lengths, settings.room, overlap), terms=required))
+        documents.append(Source(sentences, parts(number, lengths, settings.room, overlap, windows), terms=required))
     return documents

@@ -136,7 +136,10 @@ class ShardTranslator(Worker[Unit, Path]):
         overlap = self.translator.overlap(cfg.task.overlap)
         memory = memory_of(task)
         whole, terms = self.translator.prefix_size > 0, required_terms(task, self.translator, memory)
-        self.documents = documents_of(task.dataset(split), info, task.settings, separator, overlap, whole, terms)
+        by_lines = self.translator.by_lines
+        self.documents = documents_of(
+            task.dataset(split), info, task.settings, separator, overlap, whole, terms, by_lines
+        )
         self.groups = self.translator.groups(self.documents, cfg.dataset.max_tokens, cfg.dataset.batch_size)
 
     def __call__(self, item: Unit, report: Report) -> Path:

@@ -62,7 +62,7 @@ class DocumentTranslationConfig(TranslationConfig):
     overlap: int = fairseq_option(
         3,
         "lasformer generate and the Python interface: for documents beyond the limit, number of sentences "
-        "that each part repeats from the previous one, already translated, as context",
+        "before each part that are read with it, and after it where lines are searched side by side",
     )
     glossary: str = fairseq_option(
         "",

@@ -49,12 +49,13 @@ class Corpus(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Sentences ``start`` to ``start + size`` of a document, read together with ``context`` sentences before them."""
+    """Sentences ``start`` to ``start + size`` of a document, read with ``context`` before and ``after`` after them."""
 
     document: int
     start: int
     size: int
     context: int = 0
+    after: int = 0
 
 
 _CONTROL = re.compile(f"[{CONTROL}\t]")
@@ -288,7 +289,9 @@ def cut(lengths: Sequence[Sequence[int]], limit: int) -> list[int]:
     return greedy(high)
 
 
-def parts(document: int, lengths: Sequence[Sequence[int]], limit: int, overlap: int = 0) -> list[Span]:
+def parts(
+    document: int, lengths: Sequence[Sequence[int]], limit: int, overlap: int = 0, windows: bool = False
+) -> list[Span]:
     """Return the parts of a document under the token limit, in order; a document that fits is a single part.
 
     Args:
@@ -297,20 +300,26 @@ def parts(document: int, lengths: Sequence[Sequence[int]], limit: int, overlap: 
         limit: see :func:`cut`.
         overlap: number of sentences of the previous part that each further part begins with, as context; fewer where
             they do not fit.
+        windows: whether parts are also read with as many sentences after them.
     """
     longest = [max(sides) for sides in lengths]
     room = limit
     if overlap and sum(longest) > limit:
         widest = max(sum(longest[i : i + overlap]) for i in range(len(longest)))
-        room = max(limit - widest, limit // 2, *longest)
+        room = max(limit - (1 + windows) * widest, limit // 2, *longest)
     spans, start = [], 0
     for count in cut(lengths, room):
-        filled, context = sum(longest[start : start + count]), 0
-        while context < min(overlap, start) and filled + longest[start - context - 1] <= limit:
-            context += 1
-            filled += longest[start - context]
-        spans.append(Span(document, start, count, context))
-        start += count
+        end, context, after = start + count, 0, 0
+        filled = sum(longest[start:end])
+        for _ in range(overlap):  # one before, one after
+            if context < start and filled + longest[start - context - 1] <= limit:
+                context += 1
+                filled += longest[start - context]
+            if windows and end + after < len(longest) and filled + longest[end + after] <= limit:
+                filled += longest[end + after]
+                after += 1
+        spans.append(Span(document, start, count, context, after))
+        start = end
     return spans
 
 

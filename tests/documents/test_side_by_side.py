@@ -28,6 +28,7 @@ def lines(model, text=TEXT, **options):
 
 
 def test_a_search_of_whole_documents_finds_the_same(model, monkeypatch):
+    monkeypatch.setattr(PartSearch, "overlap", lambda self, wanted: 0)  # the same parts
     ours = lines(model)
     assert model.translator(3).by_lines
     monkeypatch.setattr(PartSearch, "by_lines", False)
@@ -68,6 +69,20 @@ def test_a_search_that_nobody_waits_for_ends_before_its_next_step(model, monkeyp
     next(stream)
     stream.close()
     assert threading.active_count() == before
+
+
+def test_parts_of_a_long_document_read_the_lines_around_them(model):
+    text = [line for line in TEXT.split("\n") if line]
+    parts = model.source(Request.of("\n".join(text), overlap=2), model.translator(3)).parts
+    assert len(parts) > 3 and all(0 < part.after <= 2 for part in parts[:-1]) and parts[-1].after == 0
+    before, last = lines(model, "\n".join(text), overlap=2), parts[0].size + parts[0].after - 1
+    for place, read in (last, True), (last + 1, False):
+        changed = [*text]
+        changed[place] = text[place].replace(" w3", " w4")
+        assert changed != text
+        after = lines(model, "\n".join(changed), overlap=2)
+        assert len(after) == len(text)
+        assert [a.score == b.score for a, b in zip(before, after)][: parts[0].size] == [not read] * parts[0].size
 
 
 def test_given_lines_stay_and_are_scored(model):

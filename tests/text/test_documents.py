@@ -142,19 +142,22 @@ def test_pairs_with_an_empty_side_are_dropped_and_counted_on_demand(tmp_path):
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(9, 40), st.integers(0, 5))
-def test_parts_overlap_and_fit(lengths, limit, overlap):
-    """Every sentence is in one part, after the requested context, or as much as fits."""
-    spans = parts(7, [[n] for n in lengths], limit, overlap)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(9, 40), st.integers(0, 5), st.booleans())
+def test_parts_overlap_and_fit(lengths, limit, overlap, windows):
+    """Every sentence is in one part, between the requested context, or as much as fits."""
+    spans = parts(7, [[n] for n in lengths], limit, overlap, windows)
     assert [(s.document, s.start) for s in spans] == [(7, sum(x.size for x in spans[:i])) for i, s in enumerate(spans)]
     assert sum(s.size for s in spans) == len(lengths)
     if sum(lengths) <= limit:
-        assert spans == [Span(7, 0, len(lengths), 0)]
+        assert spans == [Span(7, 0, len(lengths))]
     for span in spans:
-        first = span.start - span.context
-        assert span.context <= min(overlap, span.start) and sum(lengths[first : span.start + span.size]) <= limit
+        first, end = span.start - span.context, span.start + span.size
+        last = end + span.after
+        assert span.context <= min(overlap, span.start) and sum(lengths[first:last]) <= limit
         if span.context < min(overlap, span.start):
-            assert sum(lengths[first - 1 : span.start + span.size]) > limit
+            assert sum(lengths[first - 1 : last]) > limit
+        wanted = min(overlap, len(lengths) - end) if windows else 0
+        assert span.after == wanted or (span.after < wanted and sum(lengths[first : last + 1]) > limit)
 
 
 @pytest.mark.parametrize("text", ["a\nb\n\n\nc\n", "\n\na\n\nb\n\n\n\n", "a\n", "a\n\nb\n\nc\n"])
