@@ -20,7 +20,7 @@ of the other words in sums of float32."""
 
 def _kernels(x: Tensor, backend: str) -> ModuleType | None:
     """Return Triton's kernels if they take a step on tensors like x."""
-    if not x.is_cuda and backend != "triton":  # of a CPU's kernels, one finds candidates
+    if not x.is_cuda and backend != "triton":
         return None
     return required_kernels("search") if backend_for(x.device, backend) == "triton" else None
 
@@ -103,6 +103,8 @@ def advance(
             given = [t.contiguous() for t in candidates]
             return GoingOn(*kernels.advance(*given, unused, n_ended, end, ends_exhausted))
     (n_items, beam), k = unused.shape, words.size(1)
+    if scores.dtype == torch.float32 and not scores.is_cuda and backend_for(scores.device, backend) == "cpu":
+        return GoingOn(*torch.ops.fairseq_lasformer.advance(*candidates, unused, n_ended, end, ends_exhausted))
     ended = (words == end) & (scores != -math.inf)
     counted = ended[:, :beam] & ~unused
     rank = n_ended + counted.cumsum(1)

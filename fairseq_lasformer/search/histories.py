@@ -98,14 +98,10 @@ class Histories:
             totals = totals / np.array([float(n) ** length_penalty for n in lengths], np.float32)
         tokens, each = torch.from_numpy(words).to(device), torch.from_numpy(np.diff(scores, prepend=np.float32(0)))
         each, on_device = each.to(device), torch.from_numpy(totals).to(device)
-        finished = []
-        for item in range(len(self.rows)):
-            of_item = (items == item).nonzero()[0][::-1].tolist()  # in the order in which they ended
-            best = torch.tensor(totals[of_item]).sort(descending=True).indices.tolist()
-            hypotheses = []
-            for h in (of_item[i] for i in best):
-                hypothesis = {"tokens": tokens[h, : lengths[h]], "score": on_device[h]}
-                hypothesis |= {"attention": torch.empty(0), "alignment": torch.empty(0)}
-                hypotheses.append(hypothesis | {"positional_scores": each[h, : lengths[h]]})
-            finished.append(hypotheses)
+        finished: list[list[Hypothesis]] = [[] for _ in self.rows]
+        # best first; equally good ones in the order in which they ended, the reverse of theirs here
+        for h in np.lexsort((-np.arange(len(ends)), -totals)).tolist():
+            hypothesis = {"tokens": tokens[h, : lengths[h]], "score": on_device[h]}
+            hypothesis |= {"attention": torch.empty(0), "alignment": torch.empty(0)}
+            finished[items[h]].append(hypothesis | {"positional_scores": each[h, : lengths[h]]})
         return finished

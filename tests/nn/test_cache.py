@@ -8,8 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairseq_lasformer.nn.decoding.cache import DecodingCache
+from fairseq_lasformer.nn.decoding.cache import DecodingCache, LineCache
 from fairseq_lasformer.nn.decoding.fixed_cache import KEPT_BUFFERS, BufferPool, FixedCache, GraphBuffers, Size
+from fairseq_lasformer.nn.lines import LineRanges
+from fairseq_lasformer.nn.rotary import frequencies, rotations
 
 POOL = BufferPool()
 
@@ -122,3 +124,31 @@ def test_items_that_end_leave_the_storage_where_it_is():
     kept = cache.generated["keys"]
     assert kept.shape[0] == 4 and kept.data_ptr() == place
     assert torch.equal(kept[:, : cache.used], before[[0, 2, 3, 5], : cache.used])
+
+
+def test_items_that_change_places_take_their_sources_along():
+    cache, memory = DecodingCache(6, 2, torch.device("cpu")), torch.randn(2, 5, 4)
+    cache.once("keys", lambda x: x, memory)
+    cache.reorder(torch.tensor([2, 0, 0, 5, 4, 3]))  # within their items
+    assert torch.equal(cache.source["keys"], memory)
+    cache.reorder(torch.tensor([3, 4, 5, 0, 1, 2]))
+    assert torch.equal(cache.source["keys"], memory.flip(0))
+
+
+def test_what_a_line_reads_follows_its_hypotheses():
+    ranges = LineRanges(*(torch.tensor(t) for t in ([0, 0, 9], [9, 9, 4], [0, 5, 9], [5, 4, 4], [0, 1, 0])))
+    cache, frequency = LineCache(9, ranges, 13, {}), frequencies()
+
+    def check(*lines: int, beam: int) -> None:
+        _, own = cache.own_lines(torch.empty(0), torch.empty(0))
+        expected = ranges.take(torch.tensor(lines).repeat_interleave(beam))
+        assert torch.equal(own.first, expected.own_start) and torch.equal(own.n_keys, expected.own_tokens)
+        assert torch.equal(cache.rotation(frequency), rotations(expected.line, frequency))
+
+    check(0, 1, 2, beam=3)
+    cache.reorder(torch.tensor([0, 3, 6]))  # the best of each
+    check(0, 1, 2, beam=1)
+    cache.reorder(torch.tensor([2, 0, 1]))
+    check(2, 0, 1, beam=1)
+    cache.reorder(torch.tensor([0, 0, 2, 2]))
+    check(2, 1, beam=2)

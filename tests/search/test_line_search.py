@@ -83,9 +83,11 @@ def searched(model, words, lines, sources, beam=3, **options):
 
 
 @pytest.mark.parametrize("backend", ["reference", "auto"])
-@pytest.mark.parametrize("kappa", [1.0, 0.3])
-def test_scores_are_those_of_the_whole_translation(make, words, backend, kappa):
-    model, sources = make(backend, kappa), texts()
+@pytest.mark.parametrize(
+    "kappa, options", [(1.0, {}), (0.3, {}), (1.0, {"select_pattern": "own-line"})], ids=["all", "some", "own"]
+)
+def test_scores_are_those_of_the_whole_translation(make, words, backend, kappa, options):
+    model, sources = make(backend, kappa, **options), texts()
     lines = lines_of(sources)
     found = searched(model, words, lines, sources)
     assert sorted(found) == list(range(len(lines))) and all(len(its) == 3 for its in found.values())

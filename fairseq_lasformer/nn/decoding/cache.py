@@ -84,6 +84,9 @@ class DecodingCache:
         ValueError: ``n_rows`` is not a multiple of ``n_items``.
     """
 
+    one_line = False
+    """Whether the positions of a hypothesis are those of a single line."""
+
     def __init__(self, n_rows: int, n_items: int, device: torch.device) -> None:
         if n_rows % n_items:
             raise ValueError(f"{n_rows} hypotheses for {n_items} items: not the same number for each")
@@ -93,6 +96,7 @@ class DecodingCache:
         self.capacity = FIRST_POSITIONS * self.beam
         self.table = torch.zeros(n_rows, FIRST_POSITIONS, dtype=torch.int32, device=device)
         self.newest = torch.arange(self.beam, device=device)
+        self.item = torch.arange(n_rows, device=device) // self.beam  # of each hypothesis, see `_stay`
         self.start = torch.zeros(n_items, dtype=torch.int64, device=device)
         self.count = torch.zeros_like(self.start)
         self.generated: dict[str, Tensor] = {}
@@ -274,7 +278,7 @@ class DecodingCache:
         table = self.table.index_select(0, order)
         for name, state in self.states.items():
             self.states[name] = state.index_select(0, order)
-        if order.numel() == self.n_live * self.beam and order.is_cuda:
+        if order.numel() == self.n_live * self.beam and (order.is_cuda or self._stay(order)):
             self.table = table
             return
         keep, beam = regroup(order // self.beam, self.n_live)
@@ -289,6 +293,12 @@ class DecodingCache:
         self.generated = _kept(self.generated, keep, n_items, self.used)
         self.start, self.count = self.start.index_select(0, keep), self.count.index_select(0, keep)
         self._keep_sources(keep)
+
+    def _stay(self, order: Tensor) -> bool:
+        """Return whether hypotheses, as many as before, change places only within their items."""
+        if self.item.numel() != order.numel():
+            self.item = torch.arange(order.numel(), device=order.device) // self.beam
+        return torch.equal(order // self.beam, self.item)
 
     def _keep_sources(self, keep: Tensor) -> None:
         """Keep the sources of some items."""
@@ -338,20 +348,33 @@ class LineCache(DecodingCache):
         source: their keys and values by name, which the first of several searches fills.
     """
 
+    one_line = True
+
     def __init__(self, n_rows: int, ranges: LineRanges, n_keys: int, source: dict[str, Tensor]) -> None:
         super().__init__(n_rows, ranges.start.numel(), ranges.start.device)
         self.ranges, self.source = ranges, source
         self.source_index = KeyIndex(None, ranges.start, ranges.n_tokens, n_keys)
+        self.of_rows: LineRanges | None = None
+        self.rotated: Tensor | None = None
+
+    def next_place(self, starts: Tensor) -> Tensor:
+        return self.ranges.start.new_full((self.n_items * self.beam,), self.length)
 
     def own_lines(self, ends: Tensor, padding: Tensor) -> tuple[OwnLines, OwnLines]:
-        of_rows = (t.repeat_interleave(self.beam) for t in (self.ranges.own_start, self.ranges.own_tokens))
-        length = self.ranges.start.new_full((self.n_items * self.beam,), self.length)
-        return OwnLines(torch.zeros_like(length), length), OwnLines(*of_rows)
+        if self.of_rows is None or self.of_rows.start.numel() != self.n_items * self.beam:
+            self.of_rows = LineRanges(*(t.repeat_interleave(self.beam) for t in self.ranges))
+        zero, length = torch.zeros_like(self.of_rows.start), torch.full_like(self.of_rows.start, self.length)
+        return OwnLines(zero, length), OwnLines(self.of_rows.own_start, self.of_rows.own_tokens)
 
     def newest_lines(self) -> Tensor:
         return self.ranges.line.repeat_interleave(self.beam)
 
+    def rotation(self, frequency: Tensor) -> Tensor:
+        if self.rotated is None or self.rotated.size(0) != self.n_items * self.beam:
+            self.rotated = super().rotation(frequency)
+        return self.rotated
+
     def _keep_sources(self, keep: Tensor) -> None:
-        self.ranges = self.ranges.take(keep)
+        self.ranges, self.of_rows, self.rotated = self.ranges.take(keep), None, None
         assert self.source_index is not None
         self.source_index = self.source_index._replace(start=self.ranges.start, n_keys=self.ranges.n_tokens)

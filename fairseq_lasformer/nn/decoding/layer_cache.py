@@ -62,6 +62,9 @@ class LayerCache(NamedTuple):
     def own_slots(self) -> KeptKeys:
         """Return the slots of each hypothesis's own line."""
         assert self.own is not None
+        if self.memory is None and self.cache.one_line:
+            assert self.key_index.table is not None
+            return KeptKeys(self.key_index.table[:, : self.cache.length].contiguous(), self.own.n_keys.int())
         table, longest = self.key_index.table, self.key_index.end if self.own.first.is_cuda else None
         in_line = self.own.slots(longest)
         if table is None:

@@ -28,7 +28,7 @@ OPERATORS = (
     *("topk_indices", "topk_scored", "attend_kept"),
     *("gather_forward", "gather_backward"),
     *("packed_linear", "activate", "layer_norm", "log_softmax", "dense_attention"),
-    *("quantise_heads", "decode_step", "top_candidates"),
+    *("quantise_heads", "decode_step", "top_candidates", "advance"),
     "dropout",
     *("row_softmax", "softmax_gradient", "mask_gradient", "kept_gradient", "shift_own", "sum_own"),
     *("instruction_sets", "instructions_in_use", "use_instructions", "borrowed_functions"),

@@ -81,6 +81,8 @@ Tensor decode_step(const Tensor& x, TensorList norms, TensorList linears, Tensor
 
 // beam.cpp
 std::tuple<Tensor, Tensor> top_candidates(const Tensor& lprobs, const std::optional<Tensor>& past, int64_t k);
+std::vector<Tensor> advance(const Tensor& scores, const Tensor& words, const Tensor& parents, const Tensor& unused,
+                            const Tensor& n_ended, int64_t end, bool ends_exhausted);
 
 // dropout.cpp
 // Dropout with probability p. The mask is a function of the seed.

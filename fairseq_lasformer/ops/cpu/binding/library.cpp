@@ -43,6 +43,8 @@ TORCH_LIBRARY(fairseq_lasformer, m) {
   m.def("dense_attention(Tensor q, Tensor keys, Tensor values, Tensor start, Tensor count, int heads,"
         " Tensor? own=None, Tensor? shift=None) -> Tensor");
   m.def("top_candidates(Tensor lprobs, Tensor? past, int k) -> (Tensor, Tensor)");
+  m.def("advance(Tensor scores, Tensor words, Tensor parents, Tensor unused, Tensor n_ended, int end,"
+        " bool ends_exhausted) -> Tensor[]");
   m.def("decode_step(Tensor x, Tensor[] norms, Tensor[] linears, Tensor[] stores, Tensor[] given, Tensor[] biases,"
         " Tensor[] own, Tensor? rotation, Tensor table, Tensor newest, Tensor start, Tensor count, Tensor source_start,"
         " Tensor source_count, int[] kappas, int[] outputs, int[] heads, int end, bool pre_norm, int activation, float eps) -> Tensor");
@@ -71,6 +73,7 @@ TORCH_LIBRARY_IMPL(fairseq_lasformer, CPU, m) {
   m.impl("log_softmax", &lasformer::log_softmax);
   m.impl("dense_attention", &lasformer::dense_attention);
   m.impl("top_candidates", &lasformer::top_candidates);
+  m.impl("advance", &lasformer::advance);
   m.impl("decode_step", &lasformer::decode_step);
   m.impl("gather_forward", &lasformer::gather_forward);
   m.impl("gather_backward", &lasformer::gather_backward);
