@@ -160,8 +160,8 @@ class DocumentHubInterface(hub_utils.GeneratorHubInterface):
     ) -> Iterator[TranslatedLine]:
         """Translate one document, yielding each line as soon as it is settled.
 
-        A line is settled when all hypotheses of the beam agree on it, or the search is over. Closing the generator
-        stops the search.
+        Lines that are searched side by side are settled sixteen at a time, others at the end of their part. Closing the
+        generator stops the search.
 
         Args:
             document: raw text, one sentence per line.

@@ -79,8 +79,7 @@ std::tuple<Tensor, Tensor> top_candidates(const Tensor& lprobs_, const std::opti
   return {scores, places};
 }
 
-// Arguments and results as in the definition, without the first name of each group: candidates float32, int64, int64
-// [N, k], unused bool [N, B], n_ended int64 [N, 1].
+// Candidates float32, int64, int64 [N, k], unused bool [N, B], n_ended int64 [N, 1]; results in the definition's order.
 std::vector<Tensor> advance(const Tensor& scores_, const Tensor& words_, const Tensor& parents_, const Tensor& unused_,
                             const Tensor& n_ended_, int64_t end, bool ends_exhausted) {
   const int64_t items = unused_.size(0), beam = unused_.size(1), k = words_.size(1);
