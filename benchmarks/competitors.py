@@ -73,10 +73,9 @@ def steps_of(model: Any, length: int, steps: int) -> Callable[[], float]:
     source = model.encoder(tokens)
     source = model.encoder.reorder_encoder_out(source, torch.zeros(BEAM, dtype=torch.int64))
     state: dict[str, Any] = {}
-    if model.decoder.read_beginning(tokens, source, state, BEAM) is None:
-        words = tokens.expand(BEAM, -1)
-        for i in range(length):
-            model.decoder(words[:, : i + 1], source, state, features_only=True)
+    words = tokens.expand(BEAM, -1)
+    for i in range(length):
+        model.decoder(words[:, : i + 1], source, state, features_only=True)
     words = torch.randint(5, VOCABULARY, (BEAM, length + 1 + steps * 64), generator=drawn)
     at = length
 

@@ -29,10 +29,10 @@ LINES = {
     "experiments": 1850,
     "formats": 5950,
     "jobs": 550,
-    "nn": 5590,
+    "nn": 5560,
     "ops": 5670,
-    "plugin": 4690,
-    "search": 1670,
+    "plugin": 4660,
+    "search": 1560,
     "tasks": 10,
     "text": 1030,
     "translation_memory": 440,
@@ -55,7 +55,7 @@ WORDS = {
     "README.md": 870,
     "SECURITY.md": 780,
     "docs/alignment.md": 1050,
-    "docs/architecture.md": 1950,
+    "docs/architecture.md": 1940,
     "docs/because.md": 1130,
     "docs/fairseq.md": 730,
     "docs/import.md": 1610,
@@ -78,7 +78,7 @@ WORDS = {
     "docs/students.md": 1470,
     "docs/training.md": 2970,
     "docs/translate.md": 2370,
-    "all": 34880,
+    "all": 34870,
 }
 """Words by page, and of all pages."""
 

@@ -44,7 +44,6 @@ class FullPass(NamedTuple):
     memory: Tensor | None = None  # the encoder's output [B, K, d], in decoders
     memory_mask: AttentionMask = AttentionMask(None, False)  # attention mask of the cross-attention
     sampling: RowSampling = EVERY_QUERY  # which queries learned patterns learn from
-    into: DecodingCache | None = None  # cache of a decoding that starts with these positions; None for none
     rotations: BothRotations = (None, None)  # [B, N, 8, 2] of the text, [B, K, 8, 2] of the source
 
     def own(self, y: Tensor) -> Pass:
@@ -261,8 +260,6 @@ class DecoderLayer(TransformerLayer):
     def forward(self, x: Tensor, full: FullPass, selections: tuple[Selection | None, ...]) -> LayerOutput:
         """Map x [B, N, d] to x, and the output of the self-attention, the cross-attention and a mixture."""
         y = self.transformation(self.before(self.self_attn_layer_norm, x))
-        if full.into is not None:
-            self.self_attn.remember(y, full.into, f"{self.index}.self", full.rotations[0])
         attended = self.self_attn(full.own(y), selections[0])
         x = self.after(self.self_attn_layer_norm, x, attended.out)
         y = self.before(self.encoder_attn_layer_norm, x)

@@ -207,7 +207,6 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
         full_context_alignment: bool = False,
         observe: Observer | None = None,
         update: int = 0,
-        into: DecodingCache | None = None,
         **_: object,
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute features [B, N, d] and extra outputs; with ``incremental_state``, only of the newest position.
@@ -220,7 +219,6 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             full_context_alignment: no causal mask.
             observe: called with the output of every attention of a full pass.
             update: number of the update, in training.
-            into: cache that a full pass writes its keys and values into.
         """
         if incremental_state is not None:
             return self._newest(prev_output_tokens, encoder_out, incremental_state)
@@ -235,7 +233,6 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             encoder_out["encoder_out"][0].transpose(0, 1),
             AttentionMask(source_padding, False, source_ends, own[1]),
             sampling(self.cfg, update, prev_output_tokens.device),
-            into,
             rotations,
         )
         out = self.layers(
@@ -274,34 +271,8 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             words = torch.zeros_like(words)
         return self._step(self.embed_words(words, positions), ends, encoder_out, memory, cache)
 
-    def read_beginning(
-        self, tokens: Tensor, encoder_out: EncoderOut, incremental_state: IncrementalState, beam: int
-    ) -> Tensor | None:
-        """Read the common beginning of an item's hypotheses in one pass, instead of one step per token.
-
-        Args:
-            tokens: int64 [N, P], the start symbol and the first P - 1 words of each item, without padding.
-            incremental_state: an empty decoding state; it then continues after these tokens.
-            beam: hypotheses per item.
-
-        Returns:
-            features [N, P, d]; None, with the state unchanged, if the model can only read step by step.
-        """
-        attentions: list[Any] = [layer.self_attn for layer in self.layers]
-        if self.run_options.cuda_graph or not all(attention.remembers for attention in attentions):
-            return None
-        if "ranges" in encoder_out:  # lines are short, and do not begin alike
-            return None
-        memory = encoder_out["encoder_out"][0].transpose(0, 1)
-        n_rows = tokens.size(0) * beam
-        cache = DecodingCache.of(incremental_state, functools.partial(self.new_cache, n_rows, memory))
-        if self._packed_for(tokens) is not None:
-            return self._read(tokens, encoder_out, cache)
-        self._begin(cache, tokens, encoder_out)
-        return self.extract_features(tokens, encoder_out, into=cache)[0]
-
     def _read(self, tokens: Tensor, encoder_out: EncoderOut, cache: DecodingCache) -> Tensor:
-        """Read the common beginning of an item's hypotheses with the packed layers; return features [N, P, d].
+        """Read tokens with the packed layers; return features [N, P, d].
 
         Padding may only follow the tokens of an item.
         """
@@ -336,10 +307,7 @@ class LasformerDecoder(Frontend, FairseqIncrementalDecoder):
             memory = encoder_out["encoder_out"][0].transpose(0, 1)
             cache.fill(ENDS, ends[..., None].to(memory.dtype))
             cache.mark_source(encoder_out["ends"][0], memory)
-        lines = self._lines(ends)
-        if lines is not None:
-            cache.begin_lines(lines.line[:, -1], lines.place[:, -1])
-        return lines
+        return self._lines(ends)
 
     def _embed(self, tokens: Tensor, lines: TargetLines | None = None) -> Tensor:
         """Compute the input of the layers in a full pass: int64 [N, P] -> [N, P, d]."""

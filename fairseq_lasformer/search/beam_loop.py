@@ -10,10 +10,8 @@ Shapes: N items, B hypotheses per item, k <= 2 B candidates, V words.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -25,7 +23,6 @@ from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.records import Hypothesis, Sample
 from fairseq_lasformer.data.shortlist import SPECIAL, Shortlist
 from fairseq_lasformer.search.beam_search import FastBeamSearch, fast
-from fairseq_lasformer.search.beginning import beginning, read_beginning
 from fairseq_lasformer.search.histories import Histories, Step
 from fairseq_lasformer.search.processors import (
     Candidates,
@@ -281,16 +278,8 @@ class BeamGenerator(SequenceGenerator):
         self.search.init_constraints(None, beam)
         beams, histories = Beams.first(start, beam), Histories(n)
         recent = beams.words.view(-1, 1) if any(p.reads_tokens for p in processors) else None
-        given = beginning(prefix, self.pad, longest)
-        read = None
-        if given is not None:
-            read = read_beginning(self.model, states, encoded, start, given, beam, self.temperature)
-        if given is not None and read is not None:
-            read = read - self.unk_penalty * (given == self.unk)
-            beams = self._begin(given, read, beams, histories)
-            recent = None if recent is None else torch.cat([recent, given.repeat_interleave(beam, 0)], 1)
 
-        for step in range(0 if read is None else read.size(1), longest + 1):
+        for step in range(longest + 1):
             # the decoder reads only the newest words and their number; the search, the newest scores
             so_far, past = beams.words.view(-1, 1).expand(-1, step + 1), beams.scores[..., None].expand(-1, -1, step)
             lprobs, _ = self.model.forward_decoder(so_far, encoded, states, self.temperature)
@@ -314,30 +303,6 @@ class BeamGenerator(SequenceGenerator):
             self.search.update_constraints(chosen)
             self.model.reorder_incremental_state(states, order.view(-1))
         return histories.hypotheses(self.eos, self.len_penalty if self.normalize_scores else None, device)
-
-    def _begin(self, given: Tensor, scores: Tensor, beams: Beams, histories: Histories) -> Beams:
-        """Continue after the words that all translations of an item begin with.
-
-        Args:
-            given, scores: the words and their log probabilities, [N, P].
-            histories: where the words are recorded.
-
-        Returns:
-            the hypotheses of the newest step, of which one continues, because all are alike.
-        """
-        beam = beams.words.size(1)
-        if self.tag is not None:
-            scores = torch.cat([torch.zeros_like(scores[:, :1]), scores[:, 1:]], 1)  # see FreeTag
-        alive = torch.where(torch.arange(beam, device=given.device) == 0, 0.0, -math.inf)
-        # added in float32, as in single steps: cumsum uses double, and which words are read here depends on the batch
-        sums = torch.stack(list(accumulate(scores.unbind(1), torch.add)), 1)[:, None] + alive[:, None]
-        itself = torch.arange(beam, device=given.device).expand(given.size(0), -1)
-        nobody = torch.full_like(itself, -1)
-        for word, newest in zip(given[:, None].expand(-1, beam, -1).unbind(2), sums.unbind(2)):
-            histories.add(Step(word, itself, nobody, newest, newest))
-            self.search.candidates = Candidates(newest, word, itself)
-            self.search.update_constraints(itself)
-        return beams._replace(words=word.contiguous(), scores=newest.contiguous())
 
 
 def _tagged(tag: int, prefix: Tensor | None, source: Tensor) -> Tensor:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents.given_lines import parse_given
-from fairseq_lasformer.documents.hub import load_model
-from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.plugin.model import LasformerModel
-from fairseq_lasformer.search import beginning
-from fairseq_lasformer.text.documents import Span
 
 TEXT = ["w1 w2", "", "w3 w4 w5", "w6", "w7 w8", "w9 w1"]
 
@@ -68,29 +62,6 @@ def test_given_lines_are_read_from_a_table_or_from_lines():
         parse_given("3\ta\n3\tb\n", 9, "f")
     with pytest.raises(InputError, match="has 2 lines, but the document has 3"):
         parse_given("a\nb\n", 3, "f")
-
-
-@pytest.mark.parametrize("dtypes", product(("float32", "int8"), repeat=2), ids="-".join)
-def test_a_beginning_is_read_in_one_pass(trained_folder, dtypes, monkeypatch):
-    model = load_model(trained_folder, None, "cpu", *dtypes)
-    translator = model.translator(3)
-    document = model.source(Request.of("\n".join(line for line in TEXT if line)), translator)
-    (lines,) = translator.translate([document], "cpu")
-    place = [(document, Span(0, 3, 2, 3), lines[:3])]
-    calls = []
-    read = type(model.models[0].decoder).read_beginning
-    monkeypatch.setattr(
-        type(model.models[0].decoder), "read_beginning", lambda *a: (calls.append(a[1].size(1)), read(*a))[1]
-    )
-    monkeypatch.setattr(beginning, "FEWEST", 2)
-    (fast,) = translator.translate_parts(place, "cpu")
-    assert calls and calls[0] == sum(len(line.tokens) + 1 for line in lines[:3])
-    monkeypatch.setattr(beginning, "FEWEST", 10**6)
-    (slow,) = translator.translate_parts(place, "cpu")
-    assert len(calls) == 1
-    assert [line.tokens.tolist() for line in fast] == [line.tokens.tolist() for line in slow]
-    # which of them are read at once depends on the batch, and must not be seen
-    assert [line.score for line in fast] == [line.score for line in slow]
 
 
 def test_numbers_beyond_all_documents_are_text():

@@ -141,19 +141,6 @@ def test_hypotheses_of_different_lines_change_places(by_lines, packed):
         torch.testing.assert_close(found, model.decoder(after, memory)[0][:, -1], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_beginning_is_read_as_steps_read_it(by_lines, packed):
-    model = by_lines(0.5, packed)
-    with torch.no_grad():
-        encoder_out = model.encoder(SOURCE, None)
-        begun: dict = {}
-        features = model.decoder.read_beginning(TARGET[:, :6], encoder_out, begun, 1)
-        full = model.decoder(TARGET, encoder_out=encoder_out)[0]
-        torch.testing.assert_close(model.decoder.output_layer(features), full[:, :6], rtol=1e-4, atol=1e-4)
-        step = model.decoder(TARGET[:, :7], encoder_out=encoder_out, incremental_state=begun)[0][:, -1]
-        torch.testing.assert_close(step, full[:, 6], rtol=1e-4, atol=1e-4)
-
-
 def test_padded_batches_read_what_single_documents_do(by_lines):
     model = by_lines(0.5)
     with torch.no_grad():

@@ -16,7 +16,6 @@ from fairseq_lasformer.nn.selection import Selection
 from fairseq_lasformer.ops import KeptKeys
 
 if TYPE_CHECKING:
-    from fairseq_lasformer.nn.decoding.cache import DecodingCache
     from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 
 ATTENTIONS: dict[str, type[Attention]] = {}
@@ -127,21 +126,6 @@ class Attention(nn.Module):
             of_itself: whether keys and values are those of the newest inputs, as in self-attention.
         """
         return {}
-
-    @property
-    def remembers(self) -> bool:
-        """Return whether :meth:`remember` is possible."""
-        return False
-
-    def remember(self, x: Tensor, cache: DecodingCache, name: str, rotation: Tensor | None = None) -> None:
-        """Write the information that steps need about earlier positions into a cache.
-
-        Args:
-            x: [N, P, d], the inputs of all earlier positions.
-            name: prefix of this attention's entries.
-            rotation: of the lines of these positions, [N, P, 8, 2], see ``rotary.rotations``.
-        """
-        raise NotImplementedError
 
     def cost(self, length: int) -> PatternCost:
         """Return the cost for ``length`` queries and as many keys: ``kept`` as if keys were attended to one by one."""

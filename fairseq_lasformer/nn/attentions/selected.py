@@ -8,13 +8,12 @@ from torch import Tensor, nn
 from fairseq_lasformer import ops
 from fairseq_lasformer.nn.attentions.base import AttentionOptions, AttentionOutput
 from fairseq_lasformer.nn.attentions.projected import ProjectedAttention
-from fairseq_lasformer.nn.decoding.cache import DecodingCache
 from fairseq_lasformer.nn.decoding.layer_cache import LayerCache
 from fairseq_lasformer.nn.options import Pass
 from fairseq_lasformer.nn.patterns import Pattern
 from fairseq_lasformer.nn.rotary import start_near
 from fairseq_lasformer.nn.selection import Selection
-from fairseq_lasformer.ops import KeptKeys, OwnShift, rotate, rotate_heads
+from fairseq_lasformer.ops import KeptKeys, OwnShift, rotate_heads
 
 LINE_BIAS_START = 5.0
 """b_h at the start: the other lines together weigh as much as e^5 = 148 tokens of the own line. From less, a small
@@ -93,13 +92,3 @@ class SelectedAttention(ProjectedAttention):
         names = ("query", "key", "value") if of_itself else ("query",)
         layers: dict[str, nn.Module] = dict(zip(names, (self.q_proj, self.k_proj, self.v_proj)))
         return layers | dict(zip((f"selector_{name}" for name in names), scorers))
-
-    @property
-    def remembers(self) -> bool:
-        return self.selector is None or self.selector.packable
-
-    def remember(self, x: Tensor, cache: DecodingCache, name: str, rotation: Tensor | None = None) -> None:
-        cache.fill(f"{name}.key", rotate_heads(self.k_proj(x), self.num_heads, rotation))
-        cache.fill(f"{name}.value", self.v_proj(x))
-        if self.selector is not None and self.selector.scorers():
-            cache.fill(f"{name}.selector_key", rotate(self.selector.scorers()[1](x), rotation))

@@ -234,10 +234,6 @@ class DecodingCache:
         rotation = self.once("rotation", lambda _: rotations(line, frequency).flatten(2), memory)
         return rotation[:, : memory.size(1)].unflatten(2, (-1, 2))  # buffers of a CUDA graph are longer
 
-    def begin_lines(self, line: Tensor, place: Tensor) -> None:
-        """Write the line and the place, int64 [N], of the last of the positions that :meth:`begin_with` starts with."""
-        self.states[LINES] = torch.stack([line, place], 1).repeat_interleave(self.beam, 0)
-
     def state(self, name: str, like: Tensor, *shape: int) -> Tensor:
         """Return a state per hypothesis, [R, *shape], which steps change in place; zeros on the first step.
 
