@@ -132,7 +132,26 @@ class PartSearch:
             lines = iter(side_by_side.lines())
             return [[next(lines) for _ in range(part.size)] for _, part, _ in tasks]
         hypotheses = self._hypotheses(tasks, device, check)
-        return [self._lines(best)[part.context :] for (_, part, _), (best, *_) in zip(tasks, hypotheses)]
+        translated = [self._lines(best)[part.context :] for (_, part, _), (best, *_) in zip(tasks, hypotheses)]
+        if self.independent and self.aligned and self.generator.alignment.repairs and not self.generator.own_length:
+            self._repair(tasks, translated, device, check)
+        return translated
+
+    def _repair(
+        self,
+        tasks: Sequence[tuple[Source, Span, Sequence[Line]]],
+        translated: list[list[Line]],
+        device: torch.device | str,
+        check: Callable[[], object] | None,
+    ) -> None:
+        """Search single sentences that went wrong again, excluding repetitions, as lines side by side are."""
+        wrong = [i for i, lines in enumerate(translated) if lines[0].flawed]
+        if wrong:
+            again = self._hypotheses([tasks[i] for i in wrong], device, check, block=True)
+            for i, (best, *_) in zip(wrong, again):
+                line = self._lines(best)[0]
+                if not line.flawed:
+                    translated[i] = [line._replace(repaired=True)]
 
     @torch.no_grad()
     def translate_in_order(
@@ -227,6 +246,7 @@ class PartSearch:
         tasks: Sequence[tuple[Source, Span, Sequence[Line]]],
         device: torch.device | str,
         check: Callable[[], object] | None = None,
+        block: bool = False,
     ) -> list[list[Hypothesis]]:
         """Return fairseq's hypotheses for each part, best first; see :meth:`translate_parts`.
 
@@ -239,8 +259,7 @@ class PartSearch:
         dataset = self.task.build_dataset_for_inference(examples, lengths)
         batch = dataset.collater([dataset[i] for i in range(len(examples))])
         batch = utils.apply_to_sample(lambda t: t.to(device), batch)
-        if check is not None:
-            batch["check"] = check
+        batch |= {"check": check, "block": block}
         order = batch["id"].tolist()  # the collater sorts by length
         prefix = None
         if any(map(len, beginnings)):

@@ -56,8 +56,8 @@ class DocumentTranslationConfig(TranslationConfig):
     sentence_max_len_b: float = fairseq_option(20.0, "the b of --sentence-max-len-a")
     repair: int = fairseq_option(
         2,
-        "where lines are searched side by side: whether to search a line again that reached its limit or repeats "
-        "itself; 0: such lines are only reported",
+        "for lines side by side and single sentences: whether to search one again that reached its limit or "
+        "repeats itself; 0: such lines are only reported",
     )
     overlap: int = fairseq_option(
         3,

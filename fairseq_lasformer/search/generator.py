@@ -12,8 +12,8 @@ from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.base.records import Hypothesis, Sample
 from fairseq_lasformer.search.alignment import LineAlignment, SentenceLimits
 from fairseq_lasformer.search.beam_loop import BeamGenerator
-from fairseq_lasformer.search.processors import Interrupt
-from fairseq_lasformer.search.repair import flawed, split
+from fairseq_lasformer.search.processors import Interrupt, StepProcessor
+from fairseq_lasformer.search.repair import NoRepetition, flawed, split
 from fairseq_lasformer.search.shortlisted import JointList
 
 if TYPE_CHECKING:
@@ -30,13 +30,14 @@ class Alignment(NamedTuple):
     # a, b: a sentence of n tokens is translated by at most `a * n + b` tokens
     a: float
     b: float
-    repairs: int  # maximum number of times that a line is searched again, where lines are searched side by side
+    repairs: int  # whether lines side by side and single sentences that went wrong are searched again; 0: no
 
 
 class AlignedGenerator(BeamGenerator):
     """Generator of translations with as many lines as their sources.
 
-    A batch may have an entry besides fairseq's, ``check``: see :class:`Interrupt`.
+    A batch may have two entries besides fairseq's: ``check``, see :class:`Interrupt`, and ``block``, whether it is of
+    single lines that may not repeat themselves.
 
     Each hypothesis has an entry besides fairseq's: ``flawed``, the indices of lines that reached their limit or repeat
     themselves.
@@ -92,8 +93,8 @@ class AlignedGenerator(BeamGenerator):
     def _search(
         self, sample: Sample, limits: SentenceLimits, prefix: Tensor | None, bos_token: int | None
     ) -> list[list[Hypothesis]]:
-        """Search among the words of the shortlist, if there is one."""
-        if self.shortlist is None:
+        """Search among the words of the shortlist, if there is one and nothing is searched again."""
+        if self.shortlist is None or sample.get("block"):
             return self._among(sample, self.alignment.separators[1], prefix, limits, bos_token)
         joint = JointList.of(self.shortlist, sample["net_input"]["src_tokens"], prefix, beam=self.beam_size)
         numbered, separator = None if prefix is None else joint.numbers(prefix), self.alignment.separators[1]
@@ -123,8 +124,12 @@ class AlignedGenerator(BeamGenerator):
                 )
             tagged = self.tag is not None
             alignment = LineAlignment(limits, separator, self.eos, self.pad, longest, prefix, tagged)
-            check = sample.get("check")
-            return self._run(sample, prefix, None, bos_token, [alignment, *([Interrupt(check)] if check else [])])
+            processors: list[StepProcessor] = [alignment]
+            if sample.get("block"):
+                processors.insert(0, NoRepetition())
+            if (check := sample.get("check")) is not None:
+                processors.append(Interrupt(check))
+            return self._run(sample, prefix, None, bos_token, processors)
         finally:
             self.max_len_a, self.max_len_b = a, b
 

@@ -16,6 +16,7 @@ from helpers import run
 from fairseq_lasformer import formats
 from fairseq_lasformer.base.errors import InputError
 from fairseq_lasformer.documents import hub, streaming
+from fairseq_lasformer.documents.part_search import PartSearch
 from fairseq_lasformer.documents.requests import Request
 from fairseq_lasformer.formats.sentences import sentences, whole
 from fairseq_lasformer.plugin.model import LasformerModel
@@ -194,10 +195,38 @@ def test_a_search_that_nobody_follows_stops_at_its_next_step(trained_folder, mon
     assert steps == [0, 1, 2]
 
 
-def test_sentences_have_alternatives(trained_folder, broken):
+@pytest.fixture
+def of_sentences(trained_folder, broken):
     settings = json.loads((broken / "settings.json").read_text())
     (broken / "settings.json").write_text(json.dumps(settings | {"resolutions": "sentences"}))
-    model = hub.load_model(trained_folder, broken, "cpu")
+    return hub.load_model(trained_folder, broken, "cpu")
+
+
+def test_sentences_that_went_wrong_are_searched_again(of_sentences, monkeypatch):
+    model, real, asked = of_sentences, PartSearch._hypotheses, []
+    loop = {"tokens": torch.tensor([7] * 12 + [2]), "positional_scores": torch.zeros(13), "flawed": [0]}
+
+    def wrong(self, tasks, device, check=None, block=False):
+        asked.append((block, len(tasks)))
+        ranked = real(self, tasks, device, check, block)
+        return [[loop] if len(tasks) > 1 and i == 1 else its for i, its in enumerate(ranked)]
+
+    text = ["w1 w2\nw3 w4\nw5 w6 w7\n"]
+    (plain,) = model.translate_documents(text, 4, progress=False, lines=True)
+    monkeypatch.setattr(PartSearch, "_hypotheses", wrong)
+    (again,) = model.translate_documents(text, 4, progress=False, lines=True)
+    assert asked == [(False, 3), (True, 1)]
+    assert sum(line.repaired for line in again) == 1
+    assert not any(line.flawed for line in again)
+    assert sum(a.translation == b.translation for a, b in zip(plain, again)) >= 2
+    asked.clear()
+    monkeypatch.setattr(model.task.cfg, "repair", 0)
+    (left,) = model.translate_documents(text, 4, progress=False, lines=True)
+    assert asked == [(False, 3)] and sum(line.flawed for line in left) == 1
+
+
+def test_sentences_have_alternatives(of_sentences):
+    model = of_sentences
     translator = model.translator(4)
     source = model.source(Request.of("w1 w2\nw3 w4\nw5 w6 w7\n"), translator)
     (found,) = translator.translate([source], "cpu")

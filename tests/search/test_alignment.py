@@ -229,6 +229,16 @@ def test_lines_that_went_wrong_are_reported(model, words):
         ]
 
 
+def test_single_lines_may_be_kept_from_repeating_themselves(model, words):
+    def repeated(block: bool) -> int:
+        found = generator([model], words, beam_size=2).generate([], batch((30,), (25,), (20,)) | {"block": block})
+        rows = [h["tokens"].tolist() for hypotheses in found for h in hypotheses]
+        trigrams = [[tuple(row[i : i + 3]) for i in range(len(row) - 2)] for row in rows]
+        return sum(len(its) - len({*its}) for its in trigrams)
+
+    assert repeated(False) > 10 and repeated(True) == 0
+
+
 class Hasty(search.BeamSearch):
     """A search that ends whatever can be ended."""
 
