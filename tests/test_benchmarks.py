@@ -40,7 +40,7 @@ CASES = {
 @pytest.mark.command
 def test_the_alignment_benchmark_compares_searches(by_lines_folder, prepared, tmp_path):
     raw = prepared.parent / "raw"
-    (tmp_path / "terms").write_text("w1\tW1\n")
+    (tmp_path / "terms").write_text("w1\tW17 W9\n")
     options = ["--source", raw / "test.xx", "--reference", raw / "test.yy", "--glossary", tmp_path / "terms"]
     checkpoint = by_lines_folder / "checkpoint_last.pt"
     done = run("python", "-m", "benchmarks", "alignment", checkpoint, *options, "--out", tmp_path / "rows.json")

@@ -26,7 +26,8 @@ def other_direction(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reverse")
     prefix = str(write_corpus(folder, "train", 12, seed=1))
     prepare(PrepareConfig("yy", "xx", (prefix,), (), (), folder / "data", "none", size=60, workers=1))
-    train(folder / "data", folder / "model", "--max-update", 6, "--disable-validation")
+    lines = "--own-lines", "--source-context-only"  # whose lines are repaired
+    train(folder / "data", folder / "model", "--max-update", 6, "--disable-validation", *lines)
     return folder
 
 
