@@ -47,6 +47,10 @@ def regroup(items: Tensor, n_items: int) -> tuple[Tensor | None, int]:
     Returns:
         the item of each run, or None if these are all N in order and nothing needs to move; and the length of a run.
     """
+    if items.numel() and items.numel() % n_items == 0:  # in most steps: no runs need to be looked for
+        beam = items.numel() // n_items
+        if torch.equal(items, torch.arange(items.numel(), device=items.device) // beam):
+            return None, beam
     keep, runs = torch.unique_consecutive(items, return_counts=True)
     beam = int(runs[0])
     if not bool((runs == beam).all()):
@@ -96,7 +100,6 @@ class DecodingCache:
         self.capacity = FIRST_POSITIONS * self.beam
         self.table = torch.zeros(n_rows, FIRST_POSITIONS, dtype=torch.int32, device=device)
         self.newest = torch.arange(self.beam, device=device)
-        self.item = torch.arange(n_rows, device=device) // self.beam  # of each hypothesis, see `_stay`
         self.start = torch.zeros(n_items, dtype=torch.int64, device=device)
         self.count = torch.zeros_like(self.start)
         self.generated: dict[str, Tensor] = {}
@@ -274,7 +277,7 @@ class DecodingCache:
         table = self.table.index_select(0, order)
         for name, state in self.states.items():
             self.states[name] = state.index_select(0, order)
-        if order.numel() == self.n_live * self.beam and (order.is_cuda or self._stay(order)):
+        if order.numel() == self.n_live * self.beam and order.is_cuda:
             self.table = table
             return
         keep, beam = regroup(order // self.beam, self.n_live)
@@ -289,12 +292,6 @@ class DecodingCache:
         self.generated = _kept(self.generated, keep, n_items, self.used)
         self.start, self.count = self.start.index_select(0, keep), self.count.index_select(0, keep)
         self._keep_sources(keep)
-
-    def _stay(self, order: Tensor) -> bool:
-        """Return whether hypotheses, as many as before, change places only within their items."""
-        if self.item.numel() != order.numel():
-            self.item = torch.arange(order.numel(), device=order.device) // self.beam
-        return torch.equal(order // self.beam, self.item)
 
     def _keep_sources(self, keep: Tensor) -> None:
         """Keep the sources of some items."""
@@ -357,20 +354,26 @@ class LineCache(DecodingCache):
         return self.ranges.start.new_full((self.n_items * self.beam,), self.length)
 
     def own_lines(self, ends: Tensor, padding: Tensor) -> tuple[OwnLines, OwnLines]:
-        if self.of_rows is None or self.of_rows.start.numel() != self.n_items * self.beam:
-            self.of_rows = LineRanges(*(t.repeat_interleave(self.beam) for t in self.ranges))
-        zero, length = torch.zeros_like(self.of_rows.start), torch.full_like(self.of_rows.start, self.length)
-        return OwnLines(zero, length), OwnLines(self.of_rows.own_start, self.of_rows.own_tokens)
+        rows = self._rows()
+        zero, length = torch.zeros_like(rows.start), torch.full_like(rows.start, self.length)
+        return OwnLines(zero, length), OwnLines(rows.own_start, rows.own_tokens)
 
     def newest_lines(self) -> Tensor:
-        return self.ranges.line.repeat_interleave(self.beam)
+        return self._rows().line
 
     def rotation(self, frequency: Tensor) -> Tensor:
-        if self.rotated is None or self.rotated.size(0) != self.n_items * self.beam:
+        self._rows()  # without the rotation of other hypotheses
+        if self.rotated is None:
             self.rotated = super().rotation(frequency)
         return self.rotated
 
+    def _rows(self) -> LineRanges:
+        """Return what each hypothesis reads: the same in every step until items end."""
+        if self.of_rows is None or self.of_rows.start.numel() != self.n_items * self.beam:
+            self.of_rows, self.rotated = LineRanges(*(t.repeat_interleave(self.beam) for t in self.ranges)), None
+        return self.of_rows
+
     def _keep_sources(self, keep: Tensor) -> None:
-        self.ranges, self.of_rows, self.rotated = self.ranges.take(keep), None, None
+        self.ranges, self.of_rows = self.ranges.take(keep), None
         assert self.source_index is not None
         self.source_index = self.source_index._replace(start=self.ranges.start, n_keys=self.ranges.n_tokens)
